@@ -50,6 +50,7 @@ type answer struct {
 	raw      json.RawMessage
 	leaseRef
 	Code, Detail, Why, Ticket string
+	Type                      string
 	Status                    int   // 0 if the node was not reached, or did not answer in time or in full
 	RetryAfter                int64 `json:"retry_after_ms"`
 	TTL                       int64 `json:"ttl_ms"`
@@ -121,8 +122,8 @@ func (n *nodes) post(ctx context.Context, url string, body fields, got *answer) 
 	defer response.Body.Close()
 	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
 	isWhole, status := err == nil && len(got.raw) < answerBytesMax, response.StatusCode
-	// A refusal is one of a node if it has a code, whatever its other members are.
-	if err = json.Unmarshal(got.raw, got); isWhole && (status < 300 && err == nil || status >= 300 && got.Code != "") {
+	// A refusal is one of a node if its type names its code, whatever its other members are.
+	if err = json.Unmarshal(got.raw, got); isWhole && (status < 300 && err == nil || status >= 300 && got.Type == "/errors/"+got.Code) {
 		got.Status = status
 		return nil
 	}

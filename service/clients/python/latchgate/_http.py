@@ -141,8 +141,9 @@ class Node:
         return status, answer
 
     async def _read(self, connection: _Connection, status: int, headers: Mapping[str, str], timeout: float) -> dict[str, Any]:
-        """The JSON object of an answer of a node. Another answer is that of a gateway, or is not whole. That is an outage only if the gateway
-        says that it reaches no node, or if it does not say what was granted: a 2xx that is no JSON."""
+        """The JSON object of an answer of a node, whose refusals have a `type` that names their code. Another answer is that of a gateway, or
+        is not whole. That is an outage only if the gateway says that it reaches no node, or if it does not say what was granted: a 2xx that
+        is no JSON."""
         is_whole = is_json = False
         cause: BaseException | None = None
         try:
@@ -150,7 +151,7 @@ class Node:
             is_whole = True
             answer = json.loads(text)
             is_json = True
-            if isinstance(answer, dict) and (status < 300 or isinstance(answer.get("code"), str)):
+            if isinstance(answer, dict) and (status < 300 or answer.get("type") == f"/errors/{answer.get('code')}"):
                 return answer
         except (*_BROKEN, RecursionError) as error:
             cause = error

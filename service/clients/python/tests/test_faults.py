@@ -10,7 +10,7 @@ from unittest import mock
 from latchgate import Error, LeaseLost, Unavailable
 from latchgate._clock import now
 
-from .world import GATEWAYS, Background, Node, Scenario, eventually, only
+from .world import GATEWAYS, Background, Node, Scenario, eventually, only, problem
 
 
 class Faults(Scenario):
@@ -82,7 +82,7 @@ class Faults(Scenario):
         self.assertEqual((again.result, again.duplicate), ("done", True))
 
     def test_23_a_claim_in_doubt_is_given_back(self) -> None:
-        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized"), (409, {"code": "conflict"})):
             with self.subTest(refusal=refusal):
                 proxy, contents = self.proxy(self.a), f"{self.key} {refusal}"
                 proxy.hides = GATEWAYS.get(str(refusal))
@@ -134,7 +134,7 @@ class Faults(Scenario):
 
         def answers(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
             if path.endswith("/renew") and refused in keys(body):
-                return 403, {"code": "forbidden", "detail": "This proxy refuses.", "index": keys(body).index(refused)}
+                return 403, {**problem("forbidden"), "index": keys(body).index(refused)}
             return None
 
         proxy.answers = answers

@@ -334,11 +334,11 @@ class Proceed(Scenario):
         self.gate.answers = lambda path, body: answered[0] if path.endswith("/pre") else None
         # A wrong route, a login page, a limit of the gateway; and what no gate says to a pre, which has no stamp.
         for status in (200, 302, 401, 403, 404, 409, 413, 423, 429, 500):
-            answered[:] = [(status, {"ttl_ms": 60_000})]
+            answered[:] = [(status, {"ttl_ms": 60_000, "code": "FORBIDDEN"})]
             with self.subTest(status=status), self.assertRaises(Error):
                 self.once(retry_for=1, ttl=2)
         self.assertEqual(self.runs, [])
-        for answer in ((502, {}), (503, "busy"), (504, "<html>"), (200, "<html>")):
+        for answer in ((502, {"code": "BAD_GATEWAY"}), (503, "busy"), (504, "<html>"), (200, "<html>")):
             answered[:] = [answer]
             self.key += "/next"
             with self.subTest(answer=answer):

@@ -78,9 +78,9 @@ class Http(unittest.IsolatedAsyncioTestCase):
         def answer(status: int, body: bytes, lacks: int = 0) -> bytes:
             return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body) + lacks) + body
 
-        problem, deep = b'{"code":"outcome-unknown"}', b"[" * 100_000
+        problem, deep = b'{"type":"/errors/outcome-unknown","code":"outcome-unknown"}', b"[" * 100_000
         foreign = [answer(status, problem, 9) + end for status in (302, 401, 409, 500, 502, 503, 504) for end in (b"|", b"")]
-        foreign += [answer(status, body) for status in (302, 401, 409, 500) for body in (b"{}", b"", b'{"code":7}', deep)]
+        foreign += [answer(status, body) for status in (302, 401, 409, 500) for body in (b"{}", b"", b'{"code":"FORBIDDEN"}', deep)]
         foreign += [answer(200, body) for body in (b"[]", b"null", b'"ok"', b"7")]
         foreign += [b"HTTP/1.1 409 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 409 X\r\nContent-Length: zz\r\n\r\n"]
         outage = [answer(status, body) for status in (502, 503, 504) for body in (b"{}", b"busy", b"", b"[]")]

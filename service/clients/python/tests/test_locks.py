@@ -118,7 +118,7 @@ class Locks(Scenario):
         self.free(self.key)
 
     def test_11_an_acquire_that_may_have_been_granted_is_given_back(self) -> None:
-        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized"), (423, {"code": "locked"})):
             with self.subTest(refusal=refusal):
                 proxy = self.proxy(self.a)
                 proxy.lose("acquire", times=1 if isinstance(refusal, tuple) else 1_000)

@@ -129,7 +129,8 @@ class Proxy:
         self.seen: list[tuple[str, float, dict[str, Any]]] = []
         self._stopped = threading.Event()
         self._lose: dict[str, int] = {}
-        # Of requests of this path, after those whose answers were lost: the status, the code, and after how many ms to come again, if any.
+        # Of requests of this path, after those whose answers were lost: the status, the code (or the body of a gateway), and after how many ms to come
+        # again, if any.
         self.then_refuse: dict[str, tuple[Any, ...]] = {}
         proxy = self
 
@@ -173,7 +174,7 @@ class Proxy:
             return self.answer(handler, status, (answered if isinstance(answered, str) else json.dumps(answered)).encode(), self.breaks)
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
             status, code, *after = self.then_refuse[verb]
-            return self.answer(handler, status, json.dumps(problem(code, sum(after))).encode())
+            return self.answer(handler, status, json.dumps(code if isinstance(code, dict) else problem(code, sum(after))).encode())
         if self.hangs and self.hangs.encode() in body:
             self._stopped.wait()
         if self.ends_waits and b'"wait_ms"' in body:
@@ -221,7 +222,7 @@ class Proxy:
 
 
 def problem(code: str, retry_after_ms: int = 0) -> dict[str, Any]:
-    return {"code": code, "detail": "This proxy refuses.", "retry_after_ms": retry_after_ms}
+    return {"type": f"/errors/{code}", "code": code, "detail": "This proxy refuses.", "retry_after_ms": retry_after_ms}
 
 
 class Background:

@@ -441,7 +441,7 @@ fn needs(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it
+/// Once there is a status, the call has an answer. Without a type that names its code, a refusal is that of a gateway: with 502, 503 and 504 it
 /// says that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign.
 async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<Value, Failure> {
     let status = response.status().as_u16();
@@ -468,10 +468,12 @@ async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<
     if let Err(reason) = &body {
         fields.insert("detail".to_owned(), format!("the body of the answer cannot be read: {reason}").into());
     }
-    let is_foreign = fields.get("code").and_then(Value::as_str).is_none_or(str::is_empty);
-    let is_outage = (502..=504).contains(&status) && body.is_ok();
-    if is_foreign && !is_outage {
-        fields.insert("code".to_owned(), FOREIGN.into());
+    let code = fields.get("code").and_then(Value::as_str).unwrap_or_default();
+    let is_foreign = fields.get("type").and_then(Value::as_str) != Some(&format!("/errors/{code}"));
+    if is_foreign {
+        let is_outage = (502..=504).contains(&status) && body.is_ok();
+        let code = if is_outage { "" } else { FOREIGN };
+        fields.insert("code".to_owned(), code.into());
     }
     let problem = Problem::new(status, fields);
     match status {

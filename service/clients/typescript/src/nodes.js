@@ -320,7 +320,7 @@ export class Nodes {
 }
 
 /**
- * Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it says
+ * Once there is a status, the call has an answer. Without a type that names its code, a refusal is that of a gateway: with 502, 503 and 504 it says
  * that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign: the URL may be wrong.
  * @param {string} url
  * @param {Response} response
@@ -333,7 +333,7 @@ async function read(url, response) {
   });
   const value = text === undefined ? undefined : parse(text);
   const answer = typeof value === "object" && !Array.isArray(value) ? value : undefined;
-  if (answer && (ok || typeof answer.code === "string")) return { status, answer };
+  if (answer && (ok || answer.type === `/errors/${answer.code}`)) return { status, answer };
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
   const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
   const code = isOutage ? undefined : FOREIGN;

@@ -60,10 +60,14 @@ test("18: a repeated pre has the contents of the call, whatever changes them", a
   assert.deepEqual(recorder.bodies.slice(0, 2).map((body) => body.contents), [{ order }, { order }]);
 });
 
+function problem(code) {
+  return { type: `/errors/${code}`, code };
+}
+
 /** A client of a gate that answers each pre with 503 `store-unavailable`, and an entry as `enters` does. */
 async function clientOfAbsent(context, enters) {
   const server = createServer(async (incoming, outgoing) => {
-    const [status, body] = incoming.url.endsWith("/enter") ? enters() : [503, { code: "store-unavailable", retry_after_ms: 600_000 }];
+    const [status, body] = incoming.url.endsWith("/enter") ? enters() : [503, { ...problem("store-unavailable"), retry_after_ms: 600_000 }];
     outgoing.writeHead(status).end(JSON.stringify(body));
   });
   await once(server.listen(0, "127.0.0.1"), "listening");
@@ -73,7 +77,7 @@ async function clientOfAbsent(context, enters) {
 
 test("40: when too many runs are not entered, no other one begins", async (context) => {
   let isBack = false;
-  const client = await clientOfAbsent(context, () => (isBack ? [200, { outcome: "success" }] : [503, { code: "store-unavailable" }]));
+  const client = await clientOfAbsent(context, () => (isBack ? [200, { outcome: "success" }] : [503, problem("store-unavailable")]));
   context.mock.method(console, "warn", () => {});
   const run = (contents) => client.once(contents, () => 7, { operation: "test", onOutage: "proceed" });
   await Promise.all(Array.from({ length: 1_000 }, (_, order) => run({ order })));
@@ -85,7 +89,7 @@ test("40: when too many runs are not entered, no other one begins", async (conte
 test("40: an entry is said once when refused for now, and once for good", async (context) => {
   const codes = ["unauthorized", "forbidden", "outcome-conflict"];
   const warn = context.mock.method(console, "warn", () => {});
-  const client = await clientOfAbsent(context, () => [codes.length > 2 ? 401 : codes.length > 1 ? 403 : 409, { code: codes.shift() }]);
+  const client = await clientOfAbsent(context, () => [codes.length > 2 ? 401 : codes.length > 1 ? 403 : 409, problem(codes.shift())]);
   await client.once("k", () => 7, { operation: "test", onOutage: "proceed" });
   const said = () => warn.mock.calls.slice(1).map(({ arguments: [text] }) => text.replace(/^.* (is not recorded.*: \S+): .*$/, "$1"));
   await eventually(() => said().length === 2, "it is refused for good");

@@ -201,6 +201,10 @@ async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks()
     }
 }
 
+fn problem(code: &str) -> Value {
+    json!({ "type": format!("/errors/{code}"), "code": code, "detail": "refused by the test" })
+}
+
 /// What a node answers to a pre: a claim.
 fn claim(ttl_ms: u64) -> Option<(u16, Value)> {
     Some((201, json!({ "id": "a".repeat(32), "stamp": "b".repeat(32), "attempt": 1, "ttl_ms": ttl_ms })))
@@ -209,7 +213,7 @@ fn claim(ttl_ms: u64) -> Option<(u16, Value)> {
 #[tokio::test]
 async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
     let (_node, desk) = desk().await;
-    let unauthorized = (401, json!({ "code": "unauthorized", "detail": "refused by the test" }));
+    let unauthorized = (401, problem("unauthorized"));
     // The second is that of a gateway: the report is repeated, and has no end before the command gives up.
     for refusal in [unauthorized, (404, json!({}))] {
         let is_back = Arc::new(AtomicBool::new(false));
@@ -235,7 +239,7 @@ async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
 #[tokio::test]
 async fn heartbeats_without_a_lease_and_those_of_an_unknown_stamp_end_the_run() {
     let (_node, desk) = desk().await;
-    let unknown = (403, json!({ "code": "stamp-mismatch", "detail": "refused by the test" }));
+    let unknown = (403, problem("stamp-mismatch"));
     for (on_expiry, beat) in [("retry", (200, json!({}))), ("retry", (200, json!([]))), ("block", unknown)] {
         let answers = move |path: &str| match path.rsplit('/').next() {
             Some("pre") => claim(2_000),

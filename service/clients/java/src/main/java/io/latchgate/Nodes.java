@@ -209,15 +209,17 @@ final class Nodes {
         return said + address + " (" + failure + ", cause: " + failure.getCause() + ")";
     }
 
-    /** The text is null if it is not whole. An answer that is none of a node is an outage only if a gateway says that it reaches no node, or if it
-     * does not say what was granted: a 2xx that is no JSON, and direct. A client of HTTP of the caller may follow redirections. */
+    /** The text is null if it is not whole. A refusal of a node has a type that names its code. An answer that is none of a node is an outage only
+     * if a gateway says that it reaches no node, or if it does not say what was granted: a 2xx that is no JSON, and direct. A client of HTTP of the
+     * caller may follow redirections. */
     private static Answer read(long sent, String url, HttpResponse.ResponseInfo head, String text, boolean isDirect) {
         int status = head.statusCode();
         boolean isWhole = text != null, isJson = false;
         try {
             Object value = isWhole ? Json.parseAny(text) : null;
             isJson = isWhole;
-            if (value instanceof Map<?, ?> fields && (status < 300 || fields.get("code") instanceof String)) return new Answer(sent, status, Json.object(fields), false);
+            if (value instanceof Map<?, ?> fields && (status < 300 || ("/errors/" + fields.get("code")).equals(fields.get("type"))))
+                return new Answer(sent, status, Json.object(fields), false);
         } catch (IllegalArgumentException | StackOverflowError noJson) {
             // as below
         }
