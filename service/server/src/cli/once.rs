@@ -214,7 +214,11 @@ async fn report(
     let is_later = is_success && matches!(reported, Ok(Value::Null));
     let code = match reported {
         _ if is_cut => {
-            eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
+            let then = match args.on_expiry {
+                OnExpiryChoice::Retry => "another run may have begun".to_owned(),
+                OnExpiryChoice::Block => format!("it may be half done, and {}", resolving(args, &id)),
+            };
+            eprintln!("latchgate: CMD was ended, because its lease would have ended: {then}");
             LOST
         }
         Ok(_) if code == 0 && !is_printed => {

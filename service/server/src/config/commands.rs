@@ -174,7 +174,8 @@ Exit codes:
    74   CMD has succeeded, now or in an earlier run, but its output could not be printed, or a
         signal has ended the wait for its reader: the next run prints it
    75   another run is in progress, or a quota is used up: CMD was not run
-   76   the run has lost its lease, and CMD was ended: another run may have begun
+   76   the run has lost its lease, and CMD was ended: it may be half done, and with --on-expiry
+        retry another run may have begun
    77   the API key is missing, or does not permit this: CMD was not run
   126   CMD cannot be run
   127   CMD does not exist

@@ -248,7 +248,9 @@ async fn heartbeats_without_a_lease_and_those_of_an_unknown_stamp_end_the_run() 
         };
         let url = gateway(answers).await;
         let args = ["once", "a", "--url", &url, "--lease", "2s", "--on-expiry", on_expiry, "--", "sleep", "20"];
-        desk.run(&args).ends().await.assert(76, "");
+        let ended = desk.run(&args).ends().await;
+        ended.assert(76, "");
+        assert_eq!(ended.err.contains("operations resolve"), on_expiry == "block", "{ended:?}");
     }
 }
 
