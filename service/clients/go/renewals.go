@@ -51,8 +51,9 @@ type keeper struct {
 	revocation  *asked
 	due, early  time.Duration // from `early` on it goes with leases that are due, so that leases of one length soon go together
 	failures    int
-	isSent      bool // a request with it has no answer yet
-	together    int  // how many may go in one request: less after a request without an answer, which may be the fault of one of them
+	asked       int32 // the index of the node that was asked last: after a failure, each is asked in turn, whatever other calls have found
+	isSent      bool  // a request with it has no answer yet
+	together    int   // how many may go in one request: less after a request without an answer, which may be the fault of one of them
 }
 
 // remaining is until the lease may have ended; 0 if it is lost or stopped.
@@ -219,7 +220,14 @@ func (r *renewals) look() {
 	}
 	if isDue {
 		for _, batch := range batches(ready) {
-			go r.renew(batch, batch[0].until-at)
+			index := r.nodes.first.Load()
+			if batch[0].failures > 0 {
+				index = r.nodes.after(batch[0].asked)
+			}
+			for _, k := range batch {
+				k.asked = index
+			}
+			go r.renew(batch, index, batch[0].until-at)
 		}
 	}
 }
@@ -240,8 +248,8 @@ func batches(ready []*keeper) (all [][]*keeper) {
 	return append(all, batch)
 }
 
-// renew sends one request. `left` is what the first of the batch has left.
-func (r *renewals) renew(batch []*keeper, left time.Duration) {
+// renew sends one request to one node. `left` is what the first of the batch has left.
+func (r *renewals) renew(batch []*keeper, index int32, left time.Duration) {
 	var leases []leaseRef
 	for _, k := range batch {
 		leases = append(leases, k.leases...)
@@ -251,7 +259,7 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 		path, body = leases[0].Key, fields{"stamp": leases[0].LeaseID}
 	}
 	// Other nodes can be tried before the first of them ends.
-	got := r.nodes.send(context.Background(), r.nodes.first.Load(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
+	got := r.nodes.send(context.Background(), index, path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
 	results := got.results()
 	if !batch[0].isAttempt {
 		got.TTL = 0 // each lease has a result of its own

@@ -105,11 +105,11 @@ class Nodes:
             node.close() if are_ours else node.forget()
 
     async def send(
-        self, path: str, body: dict[str, Any], timeout: float, index: int | None = None, fresh: bool = False, needs: Mapping[str, type] = _NOTHING
+        self, path: str, body: dict[str, Any], timeout: float, index: int, fresh: bool = False, needs: Mapping[str, type] = _NOTHING
     ) -> Answer:
-        """One request to one node, the first or that with the index. Raises `NoAnswer`, also after a 2xx without what it `needs`, which is none
+        """One request to one node. Raises `NoAnswer`, also after a 2xx without what it `needs`, which is none
         of this service. If that node cannot serve, the next call begins at another one."""
-        index, sent = self._first if index is None else index, now()
+        sent = now()
         try:
             status, answer = await self._nodes[index].post(path, body, timeout, fresh)
             if status < 300 and not all(type(answer.get(name)) is kind and answer[name] for name, kind in needs.items()):
@@ -121,10 +121,14 @@ class Nodes:
             self.avoid(index)
         return Answer(sent, status, answer)
 
+    def after(self, asked: int | None) -> int:
+        """The index of the node to ask after another one; that of the first if none was asked."""
+        return self._first if asked is None else (asked + 1) % len(self._nodes)
+
     def avoid(self, index: int) -> None:
         # Other calls may have moved on already.
         if self._first == index:
-            self._first = (index + 1) % len(self._nodes)
+            self._first = self.after(index)
 
     async def stream(self, path: str, last_id: str | None) -> Stream:
         """A response whose body is read by the caller. Raises `NoAnswer`, and the error of an answer but 200."""
@@ -214,7 +218,7 @@ class Nodes:
                     error = Unavailable(no_answer.code, str(no_answer))
                 retry_after = max(retry_after, no_answer.retry_after)
                 doubt.is_set = before or no_answer.sent
-            tried, index = tried + 1, (index + 1) % len(self._nodes)
+            tried, index = tried + 1, self.after(index)
             left = until - now()
             if doubt.is_set and not repeat_in_doubt:
                 raise error

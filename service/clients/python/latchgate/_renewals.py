@@ -94,6 +94,8 @@ class Keeper:
         self.lost = lost
         # Whether a request with it has no answer yet.
         self.is_sent = False
+        # The index of the node that was asked last and has not renewed it: each is asked in turn, whatever other calls have found meanwhile.
+        self.asked: int | None = None
         # With how many others it may go in one request. Less after a request without an answer, which may be the fault of one of them.
         self.together = _LEASES_PER_CALL_MAX
         self._length = length
@@ -137,6 +139,7 @@ class Keeper:
         # From then on it goes with leases that are due, so that leases of one length soon go together.
         self.early = renewed.sent + pause / 2
         self._failures = 0
+        self.asked = None
         self.together = _LEASES_PER_CALL_MAX
 
     def failed(self, error: Error, nodes: int, retry_after: float) -> None:
@@ -203,7 +206,10 @@ class Renewals:
             path, body = _request(batch)
             left = min(keeper.last.until for keeper in batch) - now()
             # Other nodes can be tried before the first of them ends.
-            reply = await self._nodes.send(path, body, min(self._nodes.timeout, max(left / 3, _TIMEOUT_MIN)))
+            index = self._nodes.after(batch[0].asked)
+            for keeper in batch:
+                keeper.asked = index
+            reply = await self._nodes.send(path, body, min(self._nodes.timeout, max(left / 3, _TIMEOUT_MIN)), index)
             if batch[0].heartbeat:
                 results = [[{"status": reply.status, **reply.body}]]
             else:

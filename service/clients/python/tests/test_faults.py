@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -40,6 +41,29 @@ class Faults(Scenario):
             # Between two of its requests, a waiter is not in the list.
             eventually(lambda: [waiter["owner"] for waiter in b.lock(self.key)["waiting"]] == ["second"], "second still waits")
         second.result().release()
+
+    def test_06_a_renewal_asks_each_node_in_turn_whatever_other_calls_find(self) -> None:
+        nodes = [self.proxy(self.a) for _ in range(3)]
+        refusing = {2}
+
+        def answers_of(node: int) -> Any:
+            def answers(path: str, body: Any) -> Any:
+                nonlocal refusing
+                if path.endswith("/renew") and node < 2:
+                    # Meanwhile another call finds that the other one of these two is to be asked first.
+                    refusing = {1, 2} if node == 1 else {0}
+                    client.lock(f"{self.key}/{uuid.uuid4()}").release()
+                elif path.endswith("/renew") or node not in refusing:
+                    return None
+                return 503, problem("overloaded")
+
+            return answers
+
+        for node, proxy in enumerate(nodes):
+            proxy.answers = answers_of(node)
+        client = self.client(*nodes)
+        with client.lock(self.key, ttl=9) as lease:
+            self.until_renewed(lease)
 
     def test_07_every_node_freezes_for_longer_than_the_ttl(self) -> None:
         a, b = self.pair()

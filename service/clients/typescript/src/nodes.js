@@ -91,16 +91,16 @@ export class Nodes {
   }
 
   /**
-   * One request to one node, the first or that with the index: a POST, or a GET without a body. Rejects with `NoAnswer`. If that node cannot
+   * One request to one node: a POST, or a GET without a body. Rejects with `NoAnswer`. If that node cannot
    * serve, the next call begins at another one.
    * @param {string} path
    * @param {Record<string, any> | undefined} body
    * @param {number} timeoutMs
+   * @param {number} index
    * @param {AbortSignal} [signal]
-   * @param {number} [index]
    * @returns {Promise<Answer>}
    */
-  async send(path, body, timeoutMs, signal, index = this.#first) {
+  async send(path, body, timeoutMs, index, signal) {
     const sent = now();
     try {
       const { status, answer } = await this.#request(this.#urls[index], path, body, timeoutMs, signal);
@@ -112,10 +112,18 @@ export class Nodes {
     }
   }
 
+  /**
+   * The index of the node to ask after another one; that of the first if none was asked.
+   * @param {number} [asked]
+   */
+  after(asked) {
+    return asked === undefined ? this.#first : (asked + 1) % this.#urls.length;
+  }
+
   /** @param {number} index */
   #avoid(index) {
     // Other calls may have moved on already.
-    if (this.#first === index) this.#first = (index + 1) % this.#urls.length;
+    if (this.#first === index) this.#first = this.after(index);
   }
 
   /**
@@ -156,7 +164,7 @@ export class Nodes {
       doubt.isSet = true;
       const sent = now();
       try {
-        const answer = await this.send(path, body, timeoutMs + waitMs, signal, index);
+        const answer = await this.send(path, body, timeoutMs + waitMs, index, signal);
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) {

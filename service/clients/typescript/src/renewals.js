@@ -88,6 +88,11 @@ export class Keeper {
     this.heartbeat = heartbeat;
     /** Whether a request with it has no answer yet. */
     this.isSent = false;
+    /**
+     * The index of the node that was asked last and has not renewed it: each is asked in turn, whatever other calls have found meanwhile.
+     * @type {number | undefined}
+     */
+    this.asked = undefined;
     /** With how many others it may go in one request. Less after a request without an answer, which may be the fault of one of them. */
     this.together = LEASES_PER_CALL_MAX;
     this.last = first;
@@ -149,6 +154,7 @@ export class Keeper {
     this.due = sent + pauseMs;
     this.early = sent + pauseMs / 2;
     this.together = LEASES_PER_CALL_MAX;
+    this.asked = undefined;
     this.#failures = 0;
   }
 
@@ -232,7 +238,9 @@ export class Renewals {
       const leftMs = Math.min(...batch.map((keeper) => untilOf(keeper.last))) - now();
       // Other nodes can be tried before the first of them ends.
       const timeoutMs = Math.min(this.#nodes.timeoutMs, Math.max(leftMs / 3, TIMEOUT_MS_MIN));
-      const { sent, status, body: answer } = await this.#nodes.send(path, body, timeoutMs);
+      const index = this.#nodes.after(batch[0].asked);
+      for (const keeper of batch) keeper.asked = index;
+      const { sent, status, body: answer } = await this.#nodes.send(path, body, timeoutMs, index);
       const results = batch[0].heartbeat ? [[{ ...answer, status }]] : resultsOf(batch, answer);
       if (results) batch.forEach((keeper, index) => this.#settle(keeper, sent, results[index]));
       else retryAfterMs = Number(answer.retry_after_ms) || 0;

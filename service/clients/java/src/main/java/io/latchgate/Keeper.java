@@ -31,6 +31,8 @@ final class Keeper {
     /** From `early` on it goes with leases that are due, so that leases of one length soon go together. */
     private long due, early;
     private int failures;
+    /** The index of the node that was asked last: after a failure, each is asked in turn, whatever other calls have found meanwhile. */
+    private int asked;
     /** A request with it has no answer yet. */
     private boolean isSent;
     /** How many may go in one request: less after a request without an answer, which may be the fault of one of them. */
@@ -57,7 +59,13 @@ final class Keeper {
 
     synchronized boolean isReady(long now) { return !isSent && early <= now; }
 
-    synchronized void send() { isSent = true; }
+    /** The index of the node that renews it. */
+    synchronized int node(Nodes nodes) { return failures == 0 ? nodes.first() : nodes.after(asked); }
+
+    synchronized void send(int index) {
+        isSent = true;
+        asked = index;
+    }
 
     /** Until the lease may have ended; 0 if it is lost or stopped. */
     long remaining() { return remaining(Clock.now()); }

@@ -170,11 +170,13 @@ final class Nodes {
         }
     }
 
-    /** One request to the node that a call asks first. */
-    CompletableFuture<Answer> send(String path, Map<String, Object> body, long timeout) { return send(first.get(), path, body, timeout); }
+    /** The index of the node that a call asks first. */
+    int first() { return first.get(); }
+
+    int after(int index) { return (index + 1) % count; }
 
     /** One request to one node. If that node cannot serve, the next call begins at another one. The future does not fail. */
-    private CompletableFuture<Answer> send(int index, String path, Map<String, Object> body, long timeout) {
+    CompletableFuture<Answer> send(int index, String path, Map<String, Object> body, long timeout) {
         String url = urls.get(index) + path;
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url))
                 .header("Content-Type", "application/json").header("User-Agent", "latchgate-java")
@@ -233,7 +235,7 @@ final class Nodes {
 
     private void avoid(int index) {
         // Other threads may have moved on already.
-        first.compareAndSet(index, (index + 1) % count);
+        first.compareAndSet(index, after(index));
     }
 
     /** Posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time. */
@@ -288,7 +290,7 @@ final class Nodes {
                 if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
-            index = (index + 1) % count;
+            index = after(index);
             // As many requests as nodes are made in any case, so that each of them is asked.
             boolean isOver = ++tried >= count && retryAfter > left - REQUEST_MIN;
             if (isOver || call.doubt && call.isOnce) throw error;

@@ -78,13 +78,14 @@ final class Renewals {
     }
 
     private void renew(List<Keeper> batch) {
-        batch.forEach(Keeper::send);
         Keeper one = batch.get(0);
+        int index = one.node(nodes);
+        batch.forEach(keeper -> keeper.send(index));
         String path = one.beatPath != null ? one.beatPath : "/v1/leases/renew";
         Map<String, Object> body = Map.of("leases", batch.stream().flatMap(keeper -> keeper.leases.stream()).toList());
         // Other nodes can be tried before the first of them ends.
         long timeout = Math.min(nodes.timeout, Math.max((one.until() - Clock.now()) / 3, Nodes.TIMEOUT_MIN));
-        nodes.send(path, one.beatPath != null ? one.leases.get(0) : body, timeout).thenAccept(got -> {
+        nodes.send(index, path, one.beatPath != null ? one.leases.get(0) : body, timeout).thenAccept(got -> {
             Map<Map<String, Object>, Answer> results = got.results();
             // Each lease has a result of its own.
             Answer whole = one.beatPath != null || got.status() / 100 != 2 ? got : new Answer(got.sent(), got.status(), Map.of(), false);
