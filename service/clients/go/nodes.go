@@ -90,8 +90,8 @@ func (n *nodes) send(ctx context.Context, index int32, path string, body fields,
 		isUnsent := errors.As(err, &dial) && dial.Op == "dial"
 		code := noAnswer
 		if other, is := err.(foreign); is {
-			// A gateway that refuses has not passed the request on.
-			isUnsent = other.status >= 300 && other.status < 500
+			// A gateway that refuses has not passed the request on; 408 may come after it has.
+			isUnsent = other.status >= 300 && other.status < 500 && other.status != 408
 			if !other.isOutage() {
 				code = foreignAnswer
 			}
@@ -123,7 +123,7 @@ func (n *nodes) post(ctx context.Context, url string, body fields, got *answer) 
 	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
 	isWhole, status := err == nil && len(got.raw) < answerBytesMax, response.StatusCode
 	// A refusal is one of a node if its type names its code, whatever its other members are.
-	if err = json.Unmarshal(got.raw, got); isWhole && (status < 300 && err == nil || status >= 300 && got.Type == "/errors/"+got.Code) {
+	if err = json.Unmarshal(got.raw, got); isWhole && (status < 300 && err == nil || status >= 300 && got.Code != "" && got.Type == "/errors/"+got.Code) {
 		got.Status = status
 		return nil
 	}
@@ -224,12 +224,13 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
 		}
 		got := n.send(ctx, index, c.path, body, timeout+wait)
+		if other := c.isAnswered(got); other != nil {
+			c.doubt = true
+			return got, other
+		}
 		c.decided(got)
 		if ctx.Err() != nil && got.Status == 0 {
 			return got, ctx.Err()
-		}
-		if other := c.isAnswered(got); other != nil {
-			return got, other
 		}
 		if got.Status/100 == 2 {
 			if c.isOurs == nil || c.isOurs(got) {

@@ -219,6 +219,9 @@ func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string)
 			c.post(got, outcome, detail, most(o.TTL, c.nodes.retryFor))
 			return
 		}
+		if e := new(Error); errors.As(err, &e) && e.Code == "operation-unknown" {
+			break // this claim may be what has ended
+		}
 		if !it.doubt {
 			return
 		}

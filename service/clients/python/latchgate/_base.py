@@ -262,7 +262,7 @@ class ClientBase(Generic[Held, Taken]):
             body = {**fields, "lease_id": target.lease_id}
             doubt = Doubt()
             try:
-                answer = await core.call(target.path("acquire"), body, until=until, wait_until=wait_until, doubt=doubt)
+                answer = await core.call(target.path("acquire"), body, until=until, wait_until=wait_until, doubt=doubt, needs={"ttl_ms": int})
                 first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
                 # After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
                 if first.until - now() < ttl * 2 / 3:

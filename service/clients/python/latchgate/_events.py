@@ -78,14 +78,14 @@ class Reading:
     async def _connect(self) -> None:
         until = now() + self._nodes.retry_for
         pause = _PAUSE_MIN
-        tried = 0
+        tried, index = 0, self._nodes.after(None)
         while not self._closed:
             try:
-                self._stream = await self._nodes.stream(self._path, self.last_id)
+                self._stream = await self._nodes.stream(self._path, self.last_id, index, until)
                 return
             except (NoAnswer, Unavailable) as error:
-                tried += 1
-                if now() >= until:
+                tried, index = tried + 1, self._nodes.after(index)
+                if tried >= len(self._nodes) and now() >= until:
                     raise error if isinstance(error, Unavailable) else Unavailable(error.code, str(error)) from error
             if tried % len(self._nodes) == 0:
                 await asyncio.sleep(min(pause, max(until - now(), 0)))

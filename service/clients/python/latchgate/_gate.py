@@ -240,6 +240,8 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
         try:
             answer = await _pre(core, request, doubt, now() + core.retry_for)
         except Error as error:
+            if error.code == "operation-unknown":
+                break  # this claim may be what has ended
             if not doubt.is_set:
                 return
             _log.debug("an operation is not given back yet: %s", error)

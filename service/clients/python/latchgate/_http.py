@@ -84,6 +84,11 @@ def _parts(url: str) -> SplitResult:
     return parts
 
 
+def _is_refusal(answer: Mapping[str, Any]) -> bool:
+    code = answer.get("code")
+    return isinstance(code, str) and code != "" and answer.get("type") == f"/errors/{code}"
+
+
 class Node:
     """One base URL, with the connections to it that are idle."""
 
@@ -151,7 +156,7 @@ class Node:
             is_whole = True
             answer = json.loads(text)
             is_json = True
-            if isinstance(answer, dict) and (status < 300 or answer.get("type") == f"/errors/{answer.get('code')}"):
+            if isinstance(answer, dict) and (status < 300 or _is_refusal(answer)):
                 return answer
         except (*_BROKEN, RecursionError) as error:
             cause = error
@@ -164,8 +169,8 @@ class Node:
         what = "none of Latchgate's" if is_whole else "not whole"
         code = NO_ANSWER if is_outage else FOREIGN_ANSWER
         detail = f"{self.name}: the answer with status {status} is {what}"
-        # A gateway that refuses has not passed the request on.
-        is_sent = not 300 <= status < 500
+        # A gateway that refuses has not passed the request on; 408 may come after it has.
+        is_sent = not 300 <= status < 500 or status == 408
         raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, is_sent, code) from cause
 
     async def stream(self, path: str, last_id: str | None, timeout: float) -> Stream:
@@ -177,7 +182,7 @@ class Node:
         try:
             connection = await within(timeout, self._connect())
             status, headers = await within(timeout, connection.begin(self._head("GET", path, head)))
-            if status == 200:
+            if status == 200 and headers.get("content-type", "").startswith("text/event-stream"):
                 return Stream(connection, connection.body(headers))
         except _BROKEN as error:
             if connection:
@@ -189,7 +194,9 @@ class Node:
             raise
         answer = await self._read(connection, status, headers, timeout)
         connection.close()
-        raise of_problem(status, {"code": FOREIGN_ANSWER, **answer})
+        if status < 300:
+            raise NoAnswer(f"{self.name}: the answer with status {status} is no stream of events", code=FOREIGN_ANSWER)
+        raise of_problem(status, answer)
 
     def _head(self, method: str, path: str, headers: str) -> bytes:
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._headers}{headers}\r\n".encode()

@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from ._clock import now
 from ._core import Core
-from ._errors import Error, LeaseLost
+from ._errors import Error, LeaseLost, Unavailable
+from ._http import FOREIGN_ANSWER
 from ._renewals import Flag, Keeper, Renewed
 
 _log = logging.getLogger("latchgate")
@@ -53,8 +54,12 @@ class Target:
 
     async def renew(self, until: float) -> Renewed:
         answer = await self.core.call(self.path("renew"), self.body(), until=until)
-        left_ms = min(lease["ttl_ms"] for lease in answer.body.get("results", [answer.body]))
-        return Renewed(answer.sent, left_ms / 1000, answer.body)
+        leases = answer.body.get("results") if self.many else [answer.body]
+        results = [lease for lease in leases if isinstance(lease, dict)] if isinstance(leases, list) else []
+        left_ms = [ms for ms in (lease.get("ttl_ms") for lease in results) if type(ms) is int and ms > 0]
+        if len(left_ms) != len(self.keys):
+            raise Unavailable(FOREIGN_ANSWER, f"the answer to a renewal of {self} does not say how long each lease lasts")
+        return Renewed(answer.sent, min(left_ms) / 1000, answer.body)
 
     async def release(self, until: float) -> None:
         await self.core.call(self.path("release"), self.body(), until=until)

@@ -130,12 +130,12 @@ class Nodes:
         if self._first == index:
             self._first = self.after(index)
 
-    async def stream(self, path: str, last_id: str | None) -> Stream:
+    async def stream(self, path: str, last_id: str | None, index: int, until: float) -> Stream:
         """A response whose body is read by the caller. Raises `NoAnswer`, and the error of an answer but 200."""
         self._enter()
-        index = self._first
+        timeout = min(self.timeout, max((until - now()) / 3, _REQUEST_MIN))
         try:
-            return await self._nodes[index].stream(path, last_id, self.timeout)
+            return await self._nodes[index].stream(path, last_id, timeout)
         except (NoAnswer, Unavailable):
             self.avoid(index)
             raise

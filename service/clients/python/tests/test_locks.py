@@ -181,6 +181,17 @@ class Locks(Scenario):
         self.assertEqual(raised.exception.why, "forced")
         self.free(self.key)
 
+    def test_12_a_multilock_that_only_a_gateway_renews_is_not_held_for_ever(self) -> None:
+        proxy, holder = self.proxy(self.a), self.client(self.b).lock(self.key)
+        proxy.answers = lambda path, body: (200, {}) if path.endswith("/renew") else None
+        waiting = Background(lambda: self.client(proxy, retry_for=3).multilock([self.key, self.key + "/other"], ttl=3))
+        eventually(lambda: proxy.seen and time.monotonic() - proxy.seen[0][1] > 3, "a request that waits for longer than a third of the lease")
+        holder.release()
+        with suppress(Unavailable):
+            self.assertTrue(waiting.result().lost.wait(60))
+        self.free(self.key)
+        self.free(self.key + "/other")
+
     def test_46_a_holder_that_ignores_a_revocation_learns_why_its_lease_ended(self) -> None:
         client = self.client()
         for take in (lambda: client.lock(self.key, ttl=3), lambda: client.multilock([self.key, self.key + "/2"], ttl=3)):
@@ -315,6 +326,23 @@ class Locks(Scenario):
                 if expected.data["owner"] == "last":
                     break
             self.assertEqual(expected.kind, "granted")
+
+    @only("aio", "blocking", "rust", "typescript")
+    def test_30_a_frozen_node_and_a_page_in_place_of_events_are_left(self) -> None:
+        with self.assertRaises(Unavailable):
+            next(self.client(self.proxy(self.a), retry_for=1).events(self.key))
+        a, b = self.pair()
+        a.freeze()
+        events = self.client(a, b, timeout=60, retry_for=20).events(self.key)
+        first = Background(lambda: next(events))
+
+        def is_seen() -> bool:
+            self.client(b).lock(self.key).release()
+            return not first.is_running()
+
+        eventually(is_seen, "an event")
+        with events:
+            self.assertEqual(first.result().data["key"], self.key)
 
     def test_31_a_token_that_is_too_low_does_not_pass(self) -> None:
         client = self.client()

@@ -101,8 +101,8 @@ def request(url: str, method: str, path: str, body: Any = None) -> dict[str, Any
     return answer
 
 
-# In place of the answer of a node: one with a code of the gateway's own, and a page.
-GATEWAYS = {"hidden": (504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}'), "a page": (500, b"<html>")}
+# In place of the answer of a node: one with a code of the gateway's own, a page, and one that says that the request took too long.
+GATEWAYS = {"hidden": (504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}'), "a page": (500, b"<html>"), "late": (408, b"")}
 
 
 class Proxy:

@@ -15,6 +15,7 @@ use crate::transport::{Failure, Pause};
 
 pub(crate) const PRE: &str = "/v1/operations/pre";
 pub(crate) const ENTER: &str = "/v1/operations/enter";
+const UNKNOWN: &str = "operation-unknown";
 /// How long what must be recorded is repeated.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -66,17 +67,19 @@ impl Drop for Pending {
 async fn give_back(client: Client, mut body: Value, lease: Duration) {
     body["wait_ms"] = 0.into();
     let until = Moment::now().plus(lease);
-    let (mut pause, mut index) = (Pause::new(client.transport.nodes()), client.transport.preferred());
+    let (mut pause, mut index) = (Pause::of_renewal(client.transport.nodes(), lease), client.transport.preferred());
     let answer = loop {
         match client.transport.call(&mut index, &Method::POST, PRE, Some(&body), client.answer_max).await {
             Ok(answer) => break answer,
-            Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
+            Err(Failure::Decided(problem)) if is_about_attempt(&problem) && problem.code() != UNKNOWN => return,
             Err(failure) => {
+                // Of an operation whose outcome is unknown, this claim may be what has ended.
+                let is_unknown = failure.problem().is_some_and(|problem| problem.code() == UNKNOWN);
                 // A refusal for another reason says nothing: another node may know.
                 if matches!(failure, Failure::Decided(_)) {
                     client.transport.avoid(&mut index);
                 }
-                if !pause.after(&failure, until).await {
+                if is_unknown || !pause.after(&failure, until).await {
                     client.background.give_up();
                     return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
                 }

@@ -356,7 +356,10 @@ impl LockRequest {
             {
                 Ok(answer) => {
                     grant.extend(sent, &answer);
-                    return Ok(Some(grant));
+                    if !grant.until.has_passed() {
+                        return Ok(Some(grant));
+                    }
+                    Failure::NoAnswer("the answer to a renewal does not say how long the lease lasts".to_owned())
                 }
                 Err(Failure::Decided(problem)) if problem.status() == 410 => return Ok(None),
                 Err(failure) => failure,

@@ -99,9 +99,10 @@ impl Failure {
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
             Self::NotSent(_) => false,
-            // A 2xx that is not Latchgate's says nothing. Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+            // A 2xx that is not Latchgate's says nothing. Of the answers of 500 and above, those of a gateway and those about a defect say
+            // nothing; and 408 may come after the gateway has passed the call on.
             Self::Decided(problem) | Self::Later(problem) => {
-                !(300..500).contains(&problem.status())
+                (!(300..500).contains(&problem.status()) || problem.status() == 408)
                     && !["overloaded", "store-unavailable", "shutting-down", "state-unreadable"]
                         .contains(&problem.code())
             }
@@ -223,7 +224,7 @@ impl Transport {
         };
         let called = async {
             match self.send(asked, &Method::GET, path, None, add).await {
-                Ok(response) if response.status().is_success() => Ok(response),
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => Ok(response),
                 Ok(response) => Err(read(response, &[], begins_within)
                     .await
                     .err()
@@ -346,7 +347,7 @@ impl Pause {
         Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max, seen, said }
     }
 
-    /// Before the renewal of a lease, which must not be lost by a pause.
+    /// Before the renewal of a lease, which must not be lost by a pause, or the give-back of a claim.
     pub(crate) fn of_renewal(nodes: usize, ttl: Duration) -> Self {
         let max = (ttl / 15).min(PAUSE_MAX);
         Self { max, next: PAUSE_MIN.min(max), retry_after_max: ttl / 10, ..Self::new(nodes) }
@@ -431,6 +432,17 @@ fn is_loopback(url: &Url) -> bool {
     host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback())
 }
 
+fn is_event_stream(response: &Response) -> bool {
+    let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|content_type| content_type.starts_with("text/event-stream"))
+}
+
+/// Whether a refusal is that of a node: its type names its code.
+fn is_of_node(fields: &Map<String, Value>) -> bool {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
+    text("type").strip_prefix("/errors/").is_some_and(|code| !code.is_empty() && code == text("code"))
+}
+
 /// What an answer that lets the client proceed has at least.
 fn needs(path: &str) -> &'static [&'static str] {
     match path.strip_prefix("/v1/operations/").and_then(|rest| rest.rsplit('/').next()) {
@@ -452,15 +464,18 @@ async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<
     };
     let answer: Option<Value> = body.as_ref().ok().and_then(|body| serde_json::from_slice(body).ok());
     let is_success = (200..300).contains(&status);
-    let mut fields = match answer {
+    let fields = match answer {
         None if is_success => {
             let reason = body.err().unwrap_or_else(|| format!("the answer {status} is not from Latchgate"));
             return Err(Failure::NoAnswer(reason));
         }
         Some(answer) if is_success && needs.iter().all(|name| has(&answer, name)) => return Ok(answer),
-        Some(Value::Object(fields)) if !is_success => fields,
-        _ => Map::new(),
+        Some(Value::Object(fields)) if !is_success && is_of_node(&fields) => Some(fields),
+        _ => None,
     };
+    // Nothing of a foreign body is read.
+    let is_foreign = fields.is_none();
+    let mut fields = fields.unwrap_or_default();
     if let (false, Some(seconds)) = (fields.contains_key("retry_after_ms"), retry_after) {
         let seconds: u64 = seconds;
         fields.insert("retry_after_ms".to_owned(), Value::from(seconds.saturating_mul(1_000)));
@@ -468,12 +483,9 @@ async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<
     if let Err(reason) = &body {
         fields.insert("detail".to_owned(), format!("the body of the answer cannot be read: {reason}").into());
     }
-    let code = fields.get("code").and_then(Value::as_str).unwrap_or_default();
-    let is_foreign = fields.get("type").and_then(Value::as_str) != Some(&format!("/errors/{code}"));
-    if is_foreign {
-        let is_outage = (502..=504).contains(&status) && body.is_ok();
-        let code = if is_outage { "" } else { FOREIGN };
-        fields.insert("code".to_owned(), code.into());
+    let is_outage = (502..=504).contains(&status) && body.is_ok();
+    if is_foreign && !is_outage {
+        fields.insert("code".to_owned(), FOREIGN.into());
     }
     let problem = Problem::new(status, fields);
     match status {

@@ -62,12 +62,14 @@ function checked(of, event) {
 async function open(nodes, path, lastId, signal) {
   const until = now() + nodes.retryForMs;
   let pauseMs = PAUSE_MS_MIN;
+  let index = nodes.after();
   for (let tried = 1; ; tried += 1) {
     try {
-      return linesOf(await nodes.stream(path, lastId, signal));
+      return linesOf(await nodes.stream(path, lastId, index, until, signal));
     } catch (error) {
       if (!(error instanceof NoAnswer || error instanceof Unavailable)) throw error;
-      if (now() >= until) throw error instanceof Unavailable ? error : new Unavailable(error.code, error.message);
+      index = nodes.after(index);
+      if (tried >= nodes.size && now() >= until) throw error instanceof Unavailable ? error : new Unavailable(error.code, error.message);
     }
     if (tried % nodes.size === 0) {
       await sleep(Math.min(pauseMs, Math.max(until - now(), 0)), signal);

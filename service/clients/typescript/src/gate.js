@@ -191,10 +191,13 @@ async function giveBack(nodes, request, lengthMs) {
       await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, Math.max(nodes.retryForMs, lengthMs));
       return;
     } catch (error) {
+      // This claim may be what has ended.
+      if (error instanceof LatchgateError && error.code === "operation-unknown") break;
       if (!doubt.isSet || !(error instanceof LatchgateError)) return;
       await sleep(pauseMs, undefined);
     }
   }
+  console.warn("latchgate: no node says whether an operation was claimed: it may stay blocked");
 }
 
 /**

@@ -2,7 +2,7 @@
 // A lease that is held, of one key or of several.
 
 import { now } from "./clock.js";
-import { LatchgateError, LeaseLost } from "./errors.js";
+import { LatchgateError, LeaseLost, Unavailable } from "./errors.js";
 import { Keeper, revocationOf } from "./renewals.js";
 
 /** Where the calls about a lease go, and what they carry. */
@@ -43,8 +43,12 @@ export class Target {
    */
   async renew(until, signal) {
     const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, keys: this.many ? undefined : this.keys, signal });
-    const leases = body.results ?? [body];
-    return { sent, leftMs: Math.min(...leases.map((/** @type {any} */ lease) => lease.ttl_ms)), body };
+    const leases = this.many ? body.results : [body];
+    const left = Array.isArray(leases) ? leases.map((lease) => lease?.ttl_ms) : [];
+    if (left.length !== this.keys.length || !left.every((ms) => Number.isInteger(ms) && ms > 0)) {
+      throw new Unavailable("foreign-answer", `the answer to a renewal of ${this.name} does not say how long each lease lasts`);
+    }
+    return { sent, leftMs: Math.min(...left), body };
   }
 }
 

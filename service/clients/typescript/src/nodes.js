@@ -228,16 +228,17 @@ export class Nodes {
    * A stream of text, until its connection breaks or is silent for too long. Rejects with `NoAnswer`, and with the error of an answer but 200.
    * @param {string} path
    * @param {string | undefined} lastId
+   * @param {number} index
+   * @param {number} until
    * @param {AbortSignal} [signal]
    * @returns {Promise<AsyncGenerator<string, void, void>>}
    */
-  async stream(path, lastId, signal) {
-    const index = this.#first;
+  async stream(path, lastId, index, until, signal) {
     const ended = new AbortController();
     const end = () => ended.abort();
     signal?.throwIfAborted();
     signal?.addEventListener("abort", end);
-    let timer = setTimeout(end, this.timeoutMs);
+    let timer = setTimeout(end, Math.min(this.timeoutMs, Math.max((until - now()) / 3, REQUEST_MS_MIN)));
     const headers = { ...this.#headers, Accept: "text/event-stream", ...(lastId === undefined ? {} : { "Last-Event-ID": lastId }) };
     const done = () => {
       clearTimeout(timer);
@@ -245,9 +246,11 @@ export class Nodes {
     };
     try {
       const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "manual", signal: ended.signal });
-      if (response.status !== 200 || !response.body) {
+      const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+      if (response.status !== 200 || !response.body || !isStream) {
         const { status, answer } = await read(this.#urls[index], response);
-        throw ofProblem(status, answer);
+        if (status >= 300) throw ofProblem(status, answer);
+        throw new NoAnswer(`${this.#urls[index]}: the answer with status ${status} is no stream of events`, { code: FOREIGN });
       }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       return (async function* () {
@@ -341,12 +344,12 @@ async function read(url, response) {
   });
   const value = text === undefined ? undefined : parse(text);
   const answer = typeof value === "object" && !Array.isArray(value) ? value : undefined;
-  if (answer && (ok || answer.type === `/errors/${answer.code}`)) return { status, answer };
+  if (answer && (ok || (has(answer, "code") && answer.type === `/errors/${answer.code}`))) return { status, answer };
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
   const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
   const code = isOutage ? undefined : FOREIGN;
-  // A gateway that refuses has not passed the request on.
-  const isSent = ok || status >= 500;
+  // A gateway that refuses has not passed the request on; 408 may come after it has.
+  const isSent = ok || status >= 500 || status === 408;
   throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
 }
 

@@ -213,14 +213,18 @@ fn claim(ttl_ms: u64) -> Option<(u16, Value)> {
 #[tokio::test]
 async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
     let (_node, desk) = desk().await;
-    let unauthorized = (401, problem("unauthorized"));
-    // The second is that of a gateway: the report is repeated, and has no end before the command gives up.
-    for refusal in [unauthorized, (404, json!({}))] {
+    // A report that is refused; one that a gateway refuses, which is repeated, and has no end before the command gives up; and an operation
+    // whose outcome is unknown, perhaps because the lease of this claim has passed.
+    for (pre, refusal) in [
+        (claim(60_000), (401, problem("unauthorized"))),
+        (claim(60_000), (404, json!({}))),
+        (Some((409, problem("operation-unknown"))), (404, json!({}))),
+    ] {
         let is_back = Arc::new(AtomicBool::new(false));
         let answers = {
             let is_back = is_back.clone();
             move |path: &str| match path {
-                "/v1/operations/pre" => claim(60_000).filter(|_| is_back.load(Ordering::SeqCst)),
+                "/v1/operations/pre" => pre.clone().filter(|_| is_back.load(Ordering::SeqCst)),
                 _ => Some(refusal.clone()),
             }
         };

@@ -105,7 +105,9 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
 async fn a_server_cannot_control_the_terminal_and_no_password_is_printed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let node = listener.local_addr().unwrap();
-    let problem = json!({ "status": 403, "code": "forbidden", "detail": "\u{1b}[2Jfine\u{202e}\u{9b}31m" }).to_string();
+    let detail = "\u{1b}[2Jfine\u{202e}\u{9b}31m";
+    let problem =
+        json!({ "type": "/errors/forbidden", "status": 403, "code": "forbidden", "detail": detail }).to_string();
     let head = [("content-type", "application/problem+json")];
     let answer = move || std::future::ready((StatusCode::FORBIDDEN, head, problem.clone()));
     tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });

@@ -220,7 +220,7 @@ final class Nodes {
         try {
             Object value = isWhole ? Json.parseAny(text) : null;
             isJson = isWhole;
-            if (value instanceof Map<?, ?> fields && (status < 300 || ("/errors/" + fields.get("code")).equals(fields.get("type"))))
+            if (value instanceof Map<?, ?> fields && (status < 300 || fields.get("code") instanceof String code && !code.isEmpty() && ("/errors/" + code).equals(fields.get("type"))))
                 return new Answer(sent, status, Json.object(fields), false);
         } catch (IllegalArgumentException | StackOverflowError noJson) {
             // as below
@@ -228,8 +228,8 @@ final class Nodes {
         String seconds = head.headers().firstValue("Retry-After").filter(after -> after.matches("\\d{1,5}")).orElse("0");
         String detail = url + ": the answer with status " + status + " is " + (isWhole ? "none of Latchgate's" : "not whole");
         boolean isOutage = status < 300 ? !isJson && isDirect : isWhole && List.of(502, 503, 504).contains(status);
-        // A gateway that refuses has not passed the request on.
-        boolean isUnsent = status >= 300 && status < 500;
+        // A gateway that refuses has not passed the request on; 408 may come after it has.
+        boolean isUnsent = status >= 300 && status < 500 && status != 408;
         return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, isUnsent, Long.parseLong(seconds) * 1_000);
     }
 
@@ -256,8 +256,8 @@ final class Nodes {
             boolean before = call.doubt;
             call.doubt = true; // also if an interrupt ends it
             Answer answer = await(send(index, path, request, timeout + wait));
-            call.doubt = answer.leavesDoubt(before);
             call.check(answer);
+            call.doubt = answer.leavesDoubt(before);
             if (answer.status() / 100 == 2) {
                 if (call.isOurs.test(answer)) return answer;
                 avoid(index);

@@ -206,6 +206,7 @@ public final class Once {
                     post(granted, outcome, detail, Math.max(client.nodes.retryFor, options.ttl.toNanos()));
                     return;
                 } catch (LatchgateException error) {
+                    if (error.code.equals("operation-unknown")) break; // this claim may be what has ended
                     if (!call.doubt) return;
                 }
                 LockSupport.parkNanos(pause);
