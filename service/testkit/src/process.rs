@@ -30,6 +30,9 @@ pub trait Program: Sized + Send + Sync + 'static {
 
     /// Whether the server answers.
     fn is_ready(server: &Server<Self>) -> impl Future<Output = bool> + Send;
+
+    /// Removes what a killed server leaves behind outside of its directory.
+    fn clear(_dir: &Path) {}
 }
 
 /// A server's main process with its children, its port, and its directory. The processes do not outlive the test. When a test panics, the
@@ -224,6 +227,7 @@ impl<P: Program> Drop for Server<P> {
         }
         self.kill9();
         self.dismiss_warden();
+        P::clear(self.dir.path());
     }
 }
 
