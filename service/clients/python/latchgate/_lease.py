@@ -53,7 +53,7 @@ class Target:
         return {"leases": self.leases} if self.many else {"lease_id": self.lease_id}
 
     async def renew(self, until: float) -> Renewed:
-        answer = await self.core.call(self.path("renew"), self.body(), until=until)
+        answer = await self.core.call(self.path("renew"), self.body(), until=until, needs={"results": list} if self.many else {"ttl_ms": int})
         leases = answer.body.get("results") if self.many else [answer.body]
         results = [lease for lease in leases if isinstance(lease, dict)] if isinstance(leases, list) else []
         left_ms = [ms for ms in (lease.get("ttl_ms") for lease in results) if type(ms) is int and ms > 0]

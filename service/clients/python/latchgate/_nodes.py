@@ -133,7 +133,7 @@ class Nodes:
     async def stream(self, path: str, last_id: str | None, index: int, until: float) -> Stream:
         """A response whose body is read by the caller. Raises `NoAnswer`, and the error of an answer but 200."""
         self._enter()
-        timeout = min(self.timeout, max((until - now()) / 3, _REQUEST_MIN))
+        timeout = min(self.timeout, max((until - now()) / len(self._nodes), _REQUEST_MIN))
         try:
             return await self._nodes[index].stream(path, last_id, timeout)
         except (NoAnswer, Unavailable):

@@ -219,6 +219,8 @@ class Renewals:
             error = of_problem(reply.status, {"code": "no-answer", **reply.body})
             retry_after = _retry_after(reply.body)
             if _set_apart(batch, reply.body):
+                for keeper in batch:
+                    keeper.asked = None  # the node has answered
                 return self._done(batch)
         except NoAnswer as no_answer:
             error, retry_after = Unavailable("no-answer", str(no_answer)), no_answer.retry_after

@@ -333,11 +333,11 @@ class Locks(Scenario):
             next(self.client(self.proxy(self.a), retry_for=1).events(self.key))
         a, b = self.pair()
         a.freeze()
-        events = self.client(a, b, timeout=60, retry_for=20).events(self.key)
+        client, events = self.client(b), self.client(a, b, timeout=60, retry_for=20).events(self.key)
         first = Background(lambda: next(events))
 
         def is_seen() -> bool:
-            self.client(b).lock(self.key).release()
+            client.lock(self.key).release()
             return not first.is_running()
 
         eventually(is_seen, "an event")

@@ -348,6 +348,7 @@ impl LockRequest {
         let path = grant.target.path("renew");
         let body = grant.target.body(&grant.lease_id);
         let (mut pause, mut index) = (self.pause(), self.client.transport.preferred());
+        let give_up = give_up.min(Moment::now().plus(self.ttl.min(self.client.patience)));
         loop {
             let sent = Moment::now();
             let failure = match self
@@ -359,6 +360,7 @@ impl LockRequest {
                     if !grant.until.has_passed() {
                         return Ok(Some(grant));
                     }
+                    self.client.transport.avoid(&mut index);
                     Failure::NoAnswer("the answer to a renewal does not say how long the lease lasts".to_owned())
                 }
                 Err(Failure::Decided(problem)) if problem.status() == 410 => return Ok(None),

@@ -70,8 +70,8 @@ struct Kept {
     /// With how many others it may go in one request. Less after a request without an answer, which may be the fault of one of them.
     together: usize,
     pause: Pause,
-    /// The index of the node to ask after one that has not renewed it: each is asked in turn, whatever other calls have found meanwhile.
-    next_node: Option<usize>,
+    /// The index of the node that was asked last and has not renewed it: each is asked in turn, whatever other calls have found meanwhile.
+    asked: Option<usize>,
     /// Of its leases in a request.
     bytes: usize,
 }
@@ -81,7 +81,7 @@ impl Kept {
         let pause = Pause::of_renewal(nodes, grant.ttl);
         let (due, early, together) = (grant.sent, grant.sent, LEASES_PER_CALL_MAX);
         let bytes = named(&grant).map(|lease| lease.to_string().len() + 1).sum();
-        let mut kept = Self { grant, state, due, early, is_sent: false, together, pause, next_node: None, bytes };
+        let mut kept = Self { grant, state, due, early, is_sent: false, together, pause, asked: None, bytes };
         kept.plan(nodes);
         kept
     }
@@ -96,7 +96,7 @@ impl Kept {
         self.early = self.grant.sent.plus(period / 2).max(soonest);
         self.together = LEASES_PER_CALL_MAX;
         self.pause = Pause::of_renewal(nodes, self.grant.ttl);
-        self.next_node = None;
+        self.asked = None;
     }
 
     fn is_held(&self) -> bool {
@@ -147,7 +147,7 @@ impl Kept {
     }
 }
 
-/// When the call was sent, its answer, and the index of the node to ask next.
+/// When the call was sent, its answer, and the index of the node that was asked.
 type TimedAnswer = (Moment, Result<Value, Failure>, Option<usize>);
 
 struct Task {
@@ -216,11 +216,12 @@ impl Task {
         }
         // Other nodes can be tried before the first of them ends.
         let answer_max = (until.map_or(Duration::ZERO, Moment::left) / 4).clamp(ANSWER_MIN, ANSWER_MAX);
-        let next_node = batch.first().and_then(|id| self.kept.get(id)?.next_node);
+        let asked = batch.first().and_then(|id| self.kept.get(id)?.asked);
         let (transport, body) = (self.transport.clone(), json!({ "leases": leases }));
         let call = self.calls.spawn(async move {
-            let (sent, mut index) = (Moment::now(), next_node.unwrap_or_else(|| transport.preferred()));
-            let answer = transport.call(&mut index, &Method::POST, "/v1/leases/renew", Some(&body), answer_max).await;
+            let index = asked.map_or_else(|| transport.preferred(), |asked| transport.after(asked));
+            let (sent, mut next) = (Moment::now(), index);
+            let answer = transport.call(&mut next, &Method::POST, "/v1/leases/renew", Some(&body), answer_max).await;
             (sent, answer, Some(index))
         });
         self.batches.insert(call.id(), batch);
@@ -231,7 +232,7 @@ impl Task {
         let batch = self.batches.remove(&call).unwrap_or_default();
         let nodes = self.transport.nodes();
         let ended = || (Moment::now(), Err(Failure::NoAnswer("the call has ended".to_owned())), None);
-        let (sent, answer, next_node) = answer.unwrap_or_else(ended);
+        let (sent, answer, asked) = answer.unwrap_or_else(ended);
         let answer = match answer {
             Ok(body) => Ok(body),
             Err(Failure::Decided(problem) | Failure::Later(problem)) if problem.field("results").is_array() => {
@@ -249,7 +250,7 @@ impl Task {
         for id in &batch {
             let Some(kept) = self.kept.get_mut(id) else { continue };
             kept.is_sent = false;
-            kept.next_node = next_node;
+            kept.asked = asked.filter(|_| apart.is_none());
             match (&mut results, apart) {
                 (Some(results), _) => {
                     let own: Vec<Value> = results.by_ref().take(kept.grant.keys().len()).cloned().collect();

@@ -269,9 +269,14 @@ impl Transport {
 
     /// Goes on to the next node, and makes it the preferred one unless another call has done so.
     pub(crate) fn avoid(&self, index: &mut usize) {
-        let next = (*index + 1) % self.nodes.len();
+        let next = self.after(*index);
         let _ = self.preferred.compare_exchange(*index, next, Ordering::Relaxed, Ordering::Relaxed);
         *index = next;
+    }
+
+    /// The index of the node to ask after another one.
+    pub(crate) fn after(&self, index: usize) -> usize {
+        (index + 1) % self.nodes.len()
     }
 
     pub(crate) fn prefers(&self, url: &str) -> bool {

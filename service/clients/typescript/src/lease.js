@@ -42,7 +42,8 @@ export class Target {
    * @returns {Promise<import("./renewals.js").Renewed>}
    */
   async renew(until, signal) {
-    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, keys: this.many ? undefined : this.keys, signal });
+    const expected = this.many ? { needs: ["results"] } : { needs: ["ttl_ms"], keys: this.keys };
+    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, signal, ...expected });
     const leases = this.many ? body.results : [body];
     const left = Array.isArray(leases) ? leases.map((lease) => lease?.ttl_ms) : [];
     if (left.length !== this.keys.length || !left.every((ms) => Number.isInteger(ms) && ms > 0)) {

@@ -238,7 +238,7 @@ export class Nodes {
     const end = () => ended.abort();
     signal?.throwIfAborted();
     signal?.addEventListener("abort", end);
-    let timer = setTimeout(end, Math.min(this.timeoutMs, Math.max((until - now()) / 3, REQUEST_MS_MIN)));
+    let timer = setTimeout(end, Math.min(this.timeoutMs, Math.max((until - now()) / this.size, REQUEST_MS_MIN)));
     const headers = { ...this.#headers, Accept: "text/event-stream", ...(lastId === undefined ? {} : { "Last-Event-ID": lastId }) };
     const done = () => {
       clearTimeout(timer);
@@ -359,6 +359,7 @@ async function read(url, response) {
  */
 function has(body, name) {
   const value = body[name];
+  if (name === "results") return Array.isArray(value) && value.length > 0;
   return name === "ttl_ms" ? Number.isInteger(value) && value > 0 : typeof value === "string" && value !== "";
 }
 

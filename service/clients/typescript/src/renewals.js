@@ -244,7 +244,9 @@ export class Renewals {
       const results = batch[0].heartbeat ? [[{ ...answer, status }]] : resultsOf(batch, answer);
       if (results) batch.forEach((keeper, index) => this.#settle(keeper, sent, results[index]));
       else retryAfterMs = Number(answer.retry_after_ms) || 0;
-      isSettled = Boolean(results) || setApart(batch, answer);
+      const isApart = !results && setApart(batch, answer);
+      if (isApart) for (const keeper of batch) keeper.asked = undefined; // the node has answered
+      isSettled = Boolean(results) || isApart;
     } catch (error) {
       if (error instanceof NoAnswer) {
         retryAfterMs = error.retryAfterMs;

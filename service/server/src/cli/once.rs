@@ -214,9 +214,11 @@ async fn report(
     let is_later = is_success && matches!(reported, Ok(Value::Null));
     let code = match reported {
         _ if is_cut => {
-            let then = match args.on_expiry {
-                OnExpiryChoice::Retry => "another run may have begun".to_owned(),
-                OnExpiryChoice::Block => format!("it may be half done, and {}", resolving(args, &id)),
+            let blocks = args.on_expiry == OnExpiryChoice::Block && !reported.is_err_and(|error| is_over(&error));
+            let then = if blocks {
+                format!("it may be half done, and {}", resolving(args, &id))
+            } else {
+                "another run may have begun".to_owned()
             };
             eprintln!("latchgate: CMD was ended, because its lease would have ended: {then}");
             LOST

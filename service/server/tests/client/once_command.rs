@@ -1,7 +1,7 @@
 //! `latchgate once`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::{free_port, until};
@@ -215,16 +215,21 @@ async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
     let (_node, desk) = desk().await;
     // A report that is refused; one that a gateway refuses, which is repeated, and has no end before the command gives up; and an operation
     // whose outcome is unknown, perhaps because the lease of this claim has passed.
+    let unknown = (409, problem("operation-unknown"));
     for (pre, refusal) in [
-        (claim(60_000), (401, problem("unauthorized"))),
-        (claim(60_000), (404, json!({}))),
-        (Some((409, problem("operation-unknown"))), (404, json!({}))),
+        (claim(60_000).unwrap(), (401, problem("unauthorized"))),
+        (claim(60_000).unwrap(), (404, json!({}))),
+        (unknown.clone(), unknown),
     ] {
-        let is_back = Arc::new(AtomicBool::new(false));
+        let (is_back, pres) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let answers = {
-            let is_back = is_back.clone();
+            let (is_back, pres) = (is_back.clone(), pres.clone());
             move |path: &str| match path {
-                "/v1/operations/pre" => pre.clone().filter(|_| is_back.load(Ordering::SeqCst)),
+                "/v1/operations/pre" if is_back.load(Ordering::SeqCst) => {
+                    pres.fetch_add(1, Ordering::SeqCst);
+                    Some(pre.clone())
+                }
+                "/v1/operations/pre" => Some((500, json!({}))),
                 _ => Some(refusal.clone()),
             }
         };
@@ -236,7 +241,7 @@ async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
         is_back.store(true, Ordering::SeqCst);
         let ended = run.ends().await;
         ended.assert(70, "");
-        assert!(ended.err.contains("it may stay claimed"), "{ended:?}");
+        assert!(ended.err.contains("it may stay claimed") && pres.load(Ordering::SeqCst) > 0, "{ended:?}");
     }
 }
 
