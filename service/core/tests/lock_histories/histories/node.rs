@@ -141,15 +141,17 @@ impl Node {
             grants,
         };
         self.check_readers(ledger, &evaluated, now);
-        self.check_timer(ledger, &evaluated, now);
+        self.check_timer(ledger, &evaluated, &ended, now);
         check_next_turn(ledger, &evaluated.state, now);
         ledger.check_outlived(&evaluated.state, store_now);
         evaluated
     }
 
-    /// The timer of the node fires as soon as time lets its first waiter be granted the lock.
-    fn check_timer(&self, ledger: &mut Ledger, evaluated: &Evaluated, now: Timestamp) {
-        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && !evaluated.answers(waiter);
+    /// The timer of the node fires as soon as time lets its first waiter be granted the lock. One whose wait ends here has no turn any more.
+    fn check_timer(&self, ledger: &mut Ledger, evaluated: &Evaluated, ended: &[Rank], now: Timestamp) {
+        let has_ended =
+            |waiter: &Waiter| ended.iter().filter_map(|rank| self.queue.get(*rank)).any(|of| of.id == waiter.id);
+        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && !evaluated.answers(waiter) && !has_ended(waiter);
         let Some(first) = self.waiters().find(waits) else { return };
         let (state, request) = (&evaluated.state, Command::Acquire(first.request.clone()));
         let is_granted = |at: &Timestamp| {
