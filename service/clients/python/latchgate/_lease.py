@@ -54,9 +54,9 @@ class Target:
 
     async def renew(self, until: float) -> Renewed:
         answer = await self.core.call(self.path("renew"), self.body(), until=until, needs={"results": list} if self.many else {"ttl_ms": int})
-        leases = answer.body.get("results") if self.many else [answer.body]
-        results = [lease for lease in leases if isinstance(lease, dict)] if isinstance(leases, list) else []
-        left_ms = [ms for ms in (lease.get("ttl_ms") for lease in results) if type(ms) is int and ms > 0]
+        leases: list[Any] = answer.body["results"] if self.many else [answer.body]
+        all_ms = [lease.get("ttl_ms") for lease in leases if isinstance(lease, dict)]
+        left_ms = [ms for ms in all_ms if type(ms) is int and ms > 0]
         if len(left_ms) != len(self.keys):
             raise Unavailable(FOREIGN_ANSWER, f"the answer to a renewal of {self} does not say how long each lease lasts")
         return Renewed(answer.sent, min(left_ms) / 1000, answer.body)

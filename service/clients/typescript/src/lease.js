@@ -44,8 +44,9 @@ export class Target {
   async renew(until, signal) {
     const expected = this.many ? { needs: ["results"] } : { needs: ["ttl_ms"], keys: this.keys };
     const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, signal, ...expected });
+    /** @type {any[]} */
     const leases = this.many ? body.results : [body];
-    const left = Array.isArray(leases) ? leases.map((lease) => lease?.ttl_ms) : [];
+    const left = leases.map((lease) => lease?.ttl_ms);
     if (left.length !== this.keys.length || !left.every((ms) => Number.isInteger(ms) && ms > 0)) {
       throw new Unavailable("foreign-answer", `the answer to a renewal of ${this.name} does not say how long each lease lasts`);
     }

@@ -242,7 +242,7 @@ export class Renewals {
       for (const keeper of batch) keeper.asked = index;
       const { sent, status, body: answer } = await this.#nodes.send(path, body, timeoutMs, index);
       const results = batch[0].heartbeat ? [[{ ...answer, status }]] : resultsOf(batch, answer);
-      if (results) batch.forEach((keeper, index) => this.#settle(keeper, sent, results[index]));
+      if (results) batch.forEach((keeper, place) => this.#settle(keeper, sent, results[place]));
       else retryAfterMs = Number(answer.retry_after_ms) || 0;
       const isApart = !results && setApart(batch, answer);
       if (isApart) for (const keeper of batch) keeper.asked = undefined; // the node has answered
