@@ -306,12 +306,11 @@ impl World {
             if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
                 self.ledger.answered_fenced(*token, had.contains(token));
             }
+            // It supersedes what its client was answered just before, also if its own answer comes too late to count.
+            self.ledger.sent(&command);
             self.answer_command(index, &command, outcome);
-            // This supersedes what its client was answered just before.
-            match command {
-                Command::Release(_) => self.ledger.sent(&command),
-                Command::Revoke(_) | Command::Force(_) => self.ledger.intervened(&self.store.stored.state),
-                _ => {}
+            if let Command::Revoke(_) | Command::Force(_) = command {
+                self.ledger.intervened(&self.store.stored.state);
             }
         }
         // The commands came before the grants of the same commit.
