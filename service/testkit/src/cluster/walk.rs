@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::until_ready;
 use crate::eventually;
@@ -94,6 +95,11 @@ async fn without_nodes_nginx_answers_with_a_problem(tier: &Tier) -> anyhow::Resu
     }
     call(tier, 503, "outcome-unknown", "POST", "/v1/locks/unserved/acquire", "").await?;
     call(tier, 503, "outcome-unknown", "DELETE", "/v1/operations/unserved", "").await?;
+    // For clients, it is an outage.
+    let once =
+        ["once", "unserved", "--retry-for", "1s", "--on-outage", "proceed", "--url", &tier.url, "--", "echo", "ran"];
+    let run = Command::new(tier.node_binary(NODES[0])).args(once).output().await?;
+    ensure!(run.stdout == b"ran\n", "in an outage, CMD has not run: {run:?}");
     tier.parts.end("nginx", Signal::SIGKILL).await;
     until_ready(tier).await?;
     acquire(tier, "unserved").await.map(drop)

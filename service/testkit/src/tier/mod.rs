@@ -166,7 +166,7 @@ impl Tier {
         self.parts.file(&format!("{node}.crash"))
     }
 
-    fn node_binary(&self, node: &str) -> PathBuf {
+    pub fn node_binary(&self, node: &str) -> PathBuf {
         self.parts.file(&format!("{node}.binary"))
     }
 
