@@ -119,6 +119,13 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.detail() {
+            "" if self.code().is_empty() => {
+                write!(
+                    formatter,
+                    "a gateway answers {}: it reaches no node, or not in time; the call may have been carried out",
+                    self.status
+                )
+            }
             "" => write!(formatter, "the answer is {}, and not from Latchgate", self.status),
             detail => write!(formatter, "{detail} ({}, {})", self.code(), self.status),
         }

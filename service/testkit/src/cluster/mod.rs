@@ -98,7 +98,7 @@ fn report(tier: &Tier, link: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Until all nodes are ready, also as nginx sees them: for a second, it may still regard restarted nodes as down.
+/// Until all nodes are ready, and nginx answers.
 async fn until_ready(tier: &Tier) -> anyhow::Result<()> {
     let deadline = Instant::now() + RECOVERY_MAX;
     for url in tier.urls().iter().chain([&tier.url]) {
