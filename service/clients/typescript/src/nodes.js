@@ -32,6 +32,8 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  * @typedef {{isSet: boolean, isOfOther?: boolean}} Doubt `isOfOther`: a node has said that another caller was first
  */
 
+const ANSWER_LENGTH_MAX = 4 * 1024 * 1024;
+
 /** The code of an answer that is none of Latchgate's, and does not say that a node is away. */
 const FOREIGN = "foreign-answer";
 
@@ -330,6 +332,16 @@ export class Nodes {
   }
 }
 
+/** @param {Response} response */
+async function whole({ body }) {
+  let text = "";
+  for await (const piece of /** @type {AsyncIterable<string>} */ (body?.pipeThrough(new TextDecoderStream()) ?? [])) {
+    text += piece;
+    if (text.length > ANSWER_LENGTH_MAX) throw new Error("the answer is too long");
+  }
+  return text;
+}
+
 /**
  * Once there is a status, the call has an answer. Without a type that names its code, a refusal is that of a gateway: with 502, 503 and 504 it says
  * that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign: the URL may be wrong.
@@ -339,7 +351,7 @@ export class Nodes {
  */
 async function read(url, response) {
   const { ok, status, headers } = response;
-  const text = await response.text().catch((error) => {
+  const text = await whole(response).catch((error) => {
     if (ok) throw error;
   });
   const value = text === undefined ? undefined : parse(text);

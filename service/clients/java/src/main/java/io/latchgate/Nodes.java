@@ -7,6 +7,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
 import java.nio.channels.UnresolvedAddressException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -23,7 +24,9 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Flow;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -46,6 +49,7 @@ final class Nodes {
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
     private static final long WAIT_PER_CALL = 20_000 * MS;
+    private static final long ANSWER_BYTES_MAX = 4 << 20;
     private static final String EXAMPLE = " (example: http://127.0.0.1:7070)";
 
     /** What is to be known of a call and its repeats. */
@@ -186,7 +190,7 @@ final class Nodes {
         AtomicReference<HttpResponse.ResponseInfo> head = new AtomicReference<>();
         CompletableFuture<HttpResponse<String>> response = begin(request.build(), info -> {
             head.set(info);
-            return HttpResponse.BodyHandlers.ofString().apply(info);
+            return new Bounded(HttpResponse.BodyHandlers.ofString().apply(info));
         });
         CompletableFuture<HttpResponse<String>> inTime = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS);
         CompletableFuture<Answer> answer = inTime.thenApply(got -> read(sent, url, head.get(), got.body(), got.previousResponse().isEmpty())).exceptionally(failure -> {
@@ -231,6 +235,36 @@ final class Nodes {
         // A gateway that refuses has not passed the request on; 408 may come after it has.
         boolean isUnsent = status >= 300 && status < 500 && status != 408;
         return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, isUnsent, Long.parseLong(seconds) * 1_000);
+    }
+
+    /** A body is read up to a length. */
+    private static final class Bounded implements HttpResponse.BodySubscriber<String> {
+        private final HttpResponse.BodySubscriber<String> reader;
+        private Flow.Subscription source;
+        private long left = ANSWER_BYTES_MAX;
+
+        Bounded(HttpResponse.BodySubscriber<String> reader) { this.reader = reader; }
+
+        @Override public CompletionStage<String> getBody() { return reader.getBody(); }
+
+        @Override public void onSubscribe(Flow.Subscription subscription) {
+            source = subscription;
+            reader.onSubscribe(subscription);
+        }
+
+        @Override public void onNext(List<ByteBuffer> pieces) {
+            for (ByteBuffer piece : pieces) left -= piece.remaining();
+            if (left >= 0) {
+                reader.onNext(pieces);
+                return;
+            }
+            source.cancel();
+            reader.onError(new IOException("the answer is too long"));
+        }
+
+        @Override public void onError(Throwable failure) { reader.onError(failure); }
+
+        @Override public void onComplete() { reader.onComplete(); }
     }
 
     private void avoid(int index) {
