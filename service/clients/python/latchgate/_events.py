@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,8 @@ class Reading:
             if line is None:
                 self._stream.close()
                 self._stream = None
+                # It may end at once again.
+                await asyncio.sleep(random.uniform(_PAUSE_MIN, _PAUSE_MAX))
                 continue
             name, _, value = line.partition(":")
             value = value[1:] if value.startswith(" ") else value

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rand::RngExt;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::client::Client;
 use crate::clock::Moment;
@@ -14,6 +15,9 @@ use crate::transport::{ANSWER_MAX, Failure, Pause, encode};
 const LINE_MAX: usize = 1024 * 1024;
 /// Longest silence of a stream: the node sends a comment every 15 s.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
+
+/// Longest time until a stream that has ended is called again.
+const AFTER_END: Duration = Duration::from_secs(1);
 
 /// An event of a lock.
 #[derive(Clone, Debug)]
@@ -107,6 +111,9 @@ impl Events {
                     self.unread.clear();
                     self.kind.clear();
                     self.data.clear();
+                    // It may end at once again.
+                    let pause = AFTER_END.mul_f64(rand::rng().random_range(0.1..1.0));
+                    sleep(pause).await;
                     return Ok(None);
                 }
             }

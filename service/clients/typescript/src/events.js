@@ -38,7 +38,8 @@ export async function* events(nodes, path, of, { after, signal }) {
         [id, kind, data] = [undefined, "", ""];
       }
     }
-    signal?.throwIfAborted();
+    // It may end at once again.
+    await sleep(PAUSE_MS_MIN + Math.random() * (PAUSE_MS_MAX - PAUSE_MS_MIN), signal);
   }
 }
 
