@@ -228,7 +228,13 @@ async fn report(
             eprintln!("latchgate: CMD has succeeded, but its output could not be printed{next}");
             NOT_PRINTED
         }
-        Ok(_) if code == 0 || may_repeat || !is_claimed => code,
+        Ok(_) if code == 0 || may_repeat => code,
+        Ok(_) if !is_claimed => {
+            eprintln!(
+                "latchgate: CMD has failed without the gate, and may be half done: a later run does it again, or is blocked"
+            );
+            code
+        }
         Ok(_) => {
             eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(args, &id));
             code

@@ -452,6 +452,8 @@ async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards(
     let run = desk.run(&[&once[..], &["proceed", "--", "sh", "-c", "echo ran"]].concat()).ends().await;
     run.assert(0, "ran\n");
     assert!(run.err.contains("no node has entered the run"), "{run:?}");
+    let run = desk.run(&[&once[..], &["proceed", "--", "false"]].concat()).ends().await;
+    assert!(run.code == Some(1) && run.err.contains("CMD has failed without the gate"), "{run:?}");
 
     let script = "echo $$ >id; until [ -e go ]; do sleep 0.1; done; echo entered";
     let entering = desk.run(&[&once[..], &["proceed", "--", "sh", "-c", script]].concat());
