@@ -251,6 +251,11 @@ class Proceed(Scenario):
         except AssertionError:
             return {}
 
+    def test_40_one_request_that_hangs_is_no_outage(self) -> None:
+        self.gate.late = 1
+        self.assertEqual(self.once(retry_for=3).result, "receipt 7")
+        self.assertEqual(self.runs, [True])
+
     def test_40_each_node_is_asked_before_the_work_runs_however_short_the_time(self) -> None:
         self.client(self.b).once(self.key, self.work, operation="charge")
         gone = SimpleNamespace(url="http://127.0.0.1:1")
@@ -337,6 +342,10 @@ class Proceed(Scenario):
             answered[:] = [(status, {"ttl_ms": 60_000, "code": "FORBIDDEN"})]
             with self.subTest(status=status), self.assertRaises(Error):
                 self.once(retry_for=1, ttl=2)
+        # A body that is too long is not read to its end.
+        answered[:] = [(502, " " * (65 << 20))]
+        with self.assertRaises(Error):
+            self.once(retry_for=1, ttl=2)
         self.assertEqual(self.runs, [])
         for answer in ((502, {"code": "BAD_GATEWAY"}), (503, "busy"), (504, "<html>"), (200, "<html>")):
             answered[:] = [answer]

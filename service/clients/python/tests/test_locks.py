@@ -344,6 +344,19 @@ class Locks(Scenario):
         with events:
             self.assertEqual(first.result().data["key"], self.key)
 
+    @only("aio", "blocking", "rust", "typescript")
+    def test_30_a_stream_that_ends_at_once_is_called_again_after_a_pause(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.page_type = "text/event-stream"
+        events = self.client(proxy, retry_for=1).events(self.key)
+        first = Background(lambda: next(events))
+        eventually(lambda: len(proxy.seen) > 2, "three calls")
+        proxy.stop()
+        with self.assertRaises(Unavailable):
+            first.result()
+        at = [at for _, at, _ in proxy.seen]
+        self.assertGreater(min(later - earlier for earlier, later in zip(at, at[1:])), 0.09)
+
     def test_31_a_token_that_is_too_low_does_not_pass(self) -> None:
         client = self.client()
         with client.lock(self.key) as first:

@@ -116,6 +116,8 @@ class Proxy:
     merges = ("", "")
     # Answers some requests itself, by path and body: a status, and a body or a page, which is no JSON.
     answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any] | str] | None] = staticmethod(lambda path, body: None)
+    # The type of the page that it answers to a GET.
+    page_type = "text/html"
     # Such answers end in the middle of their body: "cut", or "hangs".
     breaks = ""
     # The length of the longest request.
@@ -143,6 +145,8 @@ class Proxy:
                 proxy._pass_on(self, node)
 
             def do_GET(self) -> None:
+                proxy.seen.append((self.path, time.monotonic(), {}))
+                self.close_connection = True
                 proxy.answer(self, 200, b"<html>where a redirection leads")
 
             def log_message(self, format: str, *args: object) -> None:
@@ -208,6 +212,8 @@ class Proxy:
     def answer(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, breaks: str = "") -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
+        if handler.command == "GET":
+            handler.send_header("Content-Type", self.page_type)
         if status == 302:
             handler.send_header("Location", "/login%")  # of which a parser of URLs may say that it is none
         try:

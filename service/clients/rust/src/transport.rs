@@ -22,6 +22,8 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
 /// The last request of a call has this time, too: with less, an answer of an outage would be cut.
 const REQUEST_MIN: Duration = Duration::from_millis(100);
+/// One request has at most half of what is left of a call's time.
+const SHARES_MIN: usize = 2;
 /// A body comes with its head, so it has this time also if the head came late.
 const BODY_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -29,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const LATE: &str = "no answer in time";
 /// The code of an answer that is not Latchgate's, and does not say that a node is away.
 const FOREIGN: &str = "foreign-answer";
+/// Longest body of an answer, in bytes: a page of 1 000 locks with their metadata has some 6 MB.
+const BODY_BYTES_MAX: usize = 64 * 1_024 * 1_024;
 /// Longest `Retry-After` that is obeyed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -289,10 +293,10 @@ impl Transport {
     }
 
     /// How long one node may take to answer a call that ends at `until`: at most `answer_max`, and a share, so that each node can be
-    /// tried.
+    /// tried, also behind a gateway.
     pub(crate) fn share(&self, answer_max: Duration, until: Moment) -> Duration {
-        let nodes = u32::try_from(self.nodes()).unwrap_or(u32::MAX);
-        answer_max.min((until.left() / nodes).max(REQUEST_MIN))
+        let shares = u32::try_from(self.nodes().max(SHARES_MIN)).unwrap_or(u32::MAX);
+        answer_max.min((until.left() / shares).max(REQUEST_MIN))
     }
 
     /// Repeats a call that may be repeated, until a node decides or `until` has passed. As many calls as nodes are made in any
@@ -393,10 +397,15 @@ impl Pause {
         }
     }
 
-    /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`.
+    /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`. An outage may be over in the
+    /// last of that time.
     pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
-        let pause = self.next(failure);
-        if self.failures >= self.nodes && until.left() <= pause + REQUEST_MIN {
+        let mut pause = self.next(failure);
+        let left = until.left().saturating_sub(REQUEST_MIN);
+        if failure.is_silence() {
+            pause = pause.min(left);
+        }
+        if self.failures >= self.nodes && (left.is_zero() || left < pause) {
             return false;
         }
         sleep_until(Moment::now().plus(pause)).await;
@@ -458,15 +467,24 @@ fn needs(path: &str) -> &'static [&'static str] {
     }
 }
 
+/// The body, or why it is not whole.
+async fn whole(mut response: Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(bytes) = response.chunk().await.map_err(|error| reason_of(&error))? {
+        body.extend_from_slice(&bytes);
+        if body.len() > BODY_BYTES_MAX {
+            return Err("it is too long".to_owned());
+        }
+    }
+    Ok(body)
+}
+
 /// Once there is a status, the call has an answer. Without a type that names its code, a refusal is that of a gateway: with 502, 503 and 504 it
 /// says that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign.
 async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<Value, Failure> {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = match timeout(body_max, response.bytes()).await {
-        Ok(body) => body.map_err(|error| reason_of(&error)),
-        Err(_) => Err(LATE.to_owned()),
-    };
+    let body = timeout(body_max, whole(response)).await.unwrap_or_else(|_| Err(LATE.to_owned()));
     let answer: Option<Value> = body.as_ref().ok().and_then(|body| serde_json::from_slice(body).ok());
     let is_success = (200..300).contains(&status);
     let fields = match answer {
