@@ -343,9 +343,9 @@ class Proceed(Scenario):
             with self.subTest(status=status), self.assertRaises(Error):
                 self.once(retry_for=1, ttl=2)
         # A body that is too long is not read to its end.
-        answered[:] = [(502, " " * (65 << 20))]
+        answered[:] = [(502, " " * ((65 if KIND == "rust" else 5) << 20))]
         with self.assertRaises(Error):
-            self.once(retry_for=1, ttl=2)
+            self.once(retry_for=6, ttl=2)
         self.assertEqual(self.runs, [])
         for answer in ((502, {"code": "BAD_GATEWAY"}), (503, "busy"), (504, "<html>"), (200, "<html>")):
             answered[:] = [answer]

@@ -364,6 +364,12 @@ impl Pause {
 
     /// How long to wait before the next call: not at all until each node was called.
     pub(crate) fn next(&mut self, failure: &Failure) -> Duration {
+        let (own, asked_for) = self.next_two(failure);
+        own.max(asked_for)
+    }
+
+    /// The client's own pause, and what a node has asked for.
+    fn next_two(&mut self, failure: &Failure) -> (Duration, Duration) {
         self.failures += 1;
         match failure {
             Failure::Later(problem) => {
@@ -379,12 +385,11 @@ impl Pause {
             _ => {}
         }
         if !self.failures.is_multiple_of(self.nodes) {
-            return Duration::ZERO;
+            return (Duration::ZERO, Duration::ZERO);
         }
-        let pause = self.next.mul_f64(rand::rng().random_range(0.5..1.0)).max(self.retry_after);
+        let own = self.next.mul_f64(rand::rng().random_range(0.5..1.0));
         self.next = (self.next * 2).min(self.max);
-        self.retry_after = Duration::ZERO;
-        pause
+        (own, std::mem::take(&mut self.retry_after))
     }
 
     /// The failure that ends a call. A node that has answered before is not away; and the last of the time is too short for an answer, so what
@@ -400,11 +405,9 @@ impl Pause {
     /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`. An outage may be over in the
     /// last of that time.
     pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
-        let mut pause = self.next(failure);
+        let (own, asked_for) = self.next_two(failure);
         let left = until.left().saturating_sub(REQUEST_MIN);
-        if failure.is_silence() {
-            pause = pause.min(left);
-        }
+        let pause = own.min(left).max(asked_for);
         if self.failures >= self.nodes && (left.is_zero() || left < pause) {
             return false;
         }
