@@ -334,12 +334,17 @@ export class Nodes {
 
 /** @param {Response} response */
 async function whole({ body }) {
+  const reader = body?.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  for await (const piece of /** @type {AsyncIterable<string>} */ (body?.pipeThrough(new TextDecoderStream()) ?? [])) {
-    text += piece;
-    if (text.length > ANSWER_LENGTH_MAX) throw new Error("the answer is too long");
+  for (;;) {
+    const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
+    if (done) return text;
+    text += value;
+    if (text.length > ANSWER_LENGTH_MAX) {
+      await reader?.cancel();
+      throw new Error("the answer is too long");
+    }
   }
-  return text;
 }
 
 /**
