@@ -37,7 +37,7 @@ async fn work_and_post_are_committed_together() {
     for end in ["rollback", "commit"] {
         caller.run("begin; insert into charges values ('1')").await;
         assert_eq!(post(&mut caller, &go, ", '{\"receipt\":7}'").await, Ok(1));
-        // A node that looks at the record first, as after a clock that was off, sees the attempt that runs.
+        // A node that reads the record before it writes sees the attempt that runs.
         let refused = pre(&other, charge(1)).await;
         assert!(["overloaded", "operation-in-progress"].contains(&&*refused.text("code")), "{}", refused.body);
         caller.run(end).await;
