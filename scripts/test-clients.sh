@@ -92,7 +92,7 @@ run() {
     files+=("$name")
     # Each runner has nodes of its own: more at once would be slow nodes, and the clients' bounds are in seconds.
     while (($(jobs -rp | grep -cxFf <(printf '%s\n' "${runners[@]}")) >= 4)); do sleep 0.2; done
-    (set +e; timeout --kill-after=10 "${PATIENCE_S:-240}" "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
+    (set +e; timeout --kill-after=10 900 "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
     runners+=($!)
 }
 
@@ -155,7 +155,7 @@ cd ../../mcp/tests
 for file in test_*.py; do
     await_runners
     [[ " ${missing[*]} " != *" latchgate mcp "* ]] || continue
-    PATIENCE_S=900 run "mcp-${file%.py}" env "PYTHONPATH=$PWD:$PWD/../../clients/python" "$mcp" -B -m unittest -b "${file%.py}"
+    run "mcp-${file%.py}" env "PYTHONPATH=$PWD:$PWD/../../clients/python" "$mcp" -B -m unittest -b "${file%.py}"
 done
 if [[ -n $MCP_NODE_MODULES ]]; then
     run mcp-sdk node --test --test-reporter=tap sdk.test.js
