@@ -184,7 +184,7 @@ test("what is forced or revoked is the lease that was on the screen, and what fa
 
 test("the time left of a lease is shown relative to its length, however long it is held", async () => {
   const path = lockPath(`${OWN}renewed`);
-  const { lease_id } = await ok("POST", `${path}/acquire`, { owner: "renewing", ttl_ms: 100 });
+  const { lease_id } = await ok("POST", `${path}/acquire`, { owner: "renewing", ttl_ms: 60_000 });
   await ok("POST", `${path}/renew`, { lease_id, ttl_ms: 300_000 });
   const page = await visit(operatorKey);
   for (const address of [lockPage(`${OWN}renewed`), `locks?${new URLSearchParams({ prefix: `${OWN}renewed` })}`]) {
