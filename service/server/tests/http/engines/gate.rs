@@ -17,7 +17,7 @@ async fn status(node: &Node) -> Value {
 }
 
 /// Until the node claims in this engine.
-async fn until_serving(node: &Node, engine: &str) {
+pub async fn until_serving(node: &Node, engine: &str) {
     // A switch is noticed before the engine is known to take commits.
     until(format!("{engine} serves"), || async {
         status(node).await["active"] == engine && pre(node, charge("until it serves", "retry")).await.status != 503

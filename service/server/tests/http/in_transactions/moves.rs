@@ -118,6 +118,7 @@ async fn a_switch_of_the_gate_waits_for_a_post_and_takes_it_along() {
     assert_eq!(observer.number("select latchgate.has_no_callers('locks')::int").await, Ok(0));
     commit_ends(switching, &mut caller).await;
     for node in &nodes {
+        gate::until_serving(node, "redis").await;
         let duplicate = pre(node, json!({ "operation": "charge", "contents": 1 })).await;
         duplicate.assert_problem(409, "operation-duplicate");
         assert_eq!(duplicate.body["result"], json!({ "receipt": 7 }));
