@@ -205,7 +205,8 @@ class Errors(Scenario):
             with self.assertRaises(Unavailable):
                 self.hasty_client(proxy, retry_for=3).lock(self.key)
         proxy.answers = lambda path, body: (200, {"results": [granted | {"key": self.key}]}) if path.endswith("/renew") else None
-        lease = self.client(proxy).lock(self.key, ttl=1.5)
+        # A grant that is slow is renewed at once, so a third of the lease must be long for a busy machine.
+        lease = self.client(proxy).lock(self.key, ttl=9)
         self.assertTrue(lease.lost.wait(60))
         with self.assertRaises(LeaseLost) as raised:
             lease.check()
