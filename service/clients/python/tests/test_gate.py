@@ -253,7 +253,7 @@ class Proceed(Scenario):
 
     def test_40_one_request_that_hangs_is_no_outage(self) -> None:
         self.gate.late = 1
-        self.assertEqual(self.once(retry_for=3).result, "receipt 7")
+        self.assertEqual(self.once(retry_for=9).result, "receipt 7")
         self.assertEqual(self.runs, [True])
 
     def test_40_each_node_is_asked_before_the_work_runs_however_short_the_time(self) -> None:
@@ -323,7 +323,7 @@ class Proceed(Scenario):
 
         def beside(_: object) -> None:
             # Another attempt is known to run; then the gate goes away.
-            call = Background(lambda: self.once(wait=1, retry_for=1))
+            call = Background(lambda: self.once(wait=1, retry_for=4))
             eventually(lambda: len(self.gate.requests("/pre")) > before + 1, "it waits, and calls again")
             self.gate.lose("pre", 0)
             self.gate.then_refuse["pre"] = (503, "store-unavailable")
@@ -369,9 +369,7 @@ class Proceed(Scenario):
                         self.once(retry_for=2, ttl=1)
                     if KIND != "rust":
                         self.assertEqual(raised.exception.code, "foreign-answer")
-                    # The client for Rust gives all of the time to the only node.
-                    if KIND != "rust" or breaks == "cut":
-                        self.assertGreater(len(gate.requests("/pre")), 1)
+                    self.assertGreater(len(gate.requests("/pre")), 1)
         self.assertEqual(self.runs, [])
         # As good as no answer: only a claim that can be read is one.
         gate = self.gate = self.proxy(self.a)
@@ -455,12 +453,12 @@ class Proceed(Scenario):
         self.assertEqual((self.record()["state"], len(self.gate.requests("/post"))), ("succeeded", 3))
         self.key, times = f"{self.key}/next", 1_000_000
         with self.assertRaises(NotRecorded) as raised:
-            self.once(on_outage=None, retry_for=0.5, ttl=1)
+            self.once(on_outage=None, retry_for=2, ttl=6)
         if KIND != "rust":
             self.assertEqual(raised.exception.code, "foreign-answer")
         # Later is not too late.
         self.key += "/next"
-        self.once(retry_for=0.5, ttl=1)
+        self.once(retry_for=2, ttl=6)
         times = 0
         eventually(lambda: self.record().get("state") == "succeeded", "it is recorded")
         self.key, verb, times = f"{self.key}/next", "/enter", 2
