@@ -19,7 +19,7 @@ func Test24TheMachineWasSuspendedForLongerThanTheLease(t *testing.T) {
 	defer stepped.Store(0)
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(time.Second):
+	case <-time.After(patience):
 		t.Fatal("the loss is not reported")
 	}
 }

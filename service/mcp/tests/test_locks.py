@@ -90,7 +90,7 @@ class Locks(Case):
             self.assertNotIn("LOST", words(await agent.call("who_holds", key="other")))
 
     async def test_an_operator_can_ask_for_a_lock(self) -> None:
-        async with self.session("--ttl", "1s") as agent:
+        async with self.session("--ttl", "6s") as agent:
             await agent.ok("acquire", keys=["wanted"])
             self.node.revoke("wanted", reason="release 8 is urgent", grace_ms=60_000)
             result = await agent.ok("who_holds", key="other")
