@@ -192,7 +192,7 @@ a_pool_is_full() {
     printf 'latchgate_pool_connections{of="locks",pool="reads",state="%s"} 4\n' used max >"$ROOM/exported"
 }
 
-deadline=$((SECONDS + 30))
+deadline=$((SECONDS + 120))
 until [[ $(query 'latchgate_ready == 1') == 5 ]]; do
     ((SECONDS < deadline)) || die "Prometheus does not read the nodes: $(curl -s "$PROMETHEUS/api/v1/targets")"
     sleep 0.2

@@ -83,7 +83,7 @@ class Faults(Scenario):
 
     def test_08_a_lease_is_ended_by_force(self) -> None:
         with self.assertRaises(LeaseLost) as raised:
-            with self.client().lock(self.key, ttl=3) as lease:
+            with self.client().lock(self.key, ttl=9) as lease:
                 self.b.force(self.key)
                 self.assertTrue(lease.lost.wait(60))
                 self.assertEqual(lease.remaining(), 0)

@@ -194,7 +194,7 @@ class Locks(Scenario):
 
     def test_46_a_holder_that_ignores_a_revocation_learns_why_its_lease_ended(self) -> None:
         client = self.client()
-        for take in (lambda: client.lock(self.key, ttl=3), lambda: client.multilock([self.key, self.key + "/2"], ttl=3)):
+        for take in (lambda: client.lock(self.key, ttl=9), lambda: client.multilock([self.key, self.key + "/2"], ttl=9)):
             lease = take()
             self.b.revoke(self.key, reason="hotfix", by="ann", grace_ms=2_000)
             self.assertTrue(lease.lost.wait(60))
@@ -207,7 +207,7 @@ class Locks(Scenario):
     def test_13_a_client_revokes_a_lock(self) -> None:
         client = self.client()
         self.assertEqual(client.revoke(self.key).leases, 0)
-        with client.lock(self.key, ttl=3) as lease:
+        with client.lock(self.key, ttl=9) as lease:
             revoking = client.revoke(self.key, reason="hotfix", by="ann", grace=30, token=lease.token)
             self.assertEqual(revoking.leases, 1)
             eventually(lambda: lease.revocation, "the revocation")
@@ -277,7 +277,7 @@ class Locks(Scenario):
     def test_26_a_client_has_one_thread_however_many_leases_it_has(self) -> None:
         client = self.client()
         before = set(threading.enumerate())
-        leases = [client.lock(f"{self.key}/{number}", ttl=3) for number in range(50)]
+        leases = [client.lock(f"{self.key}/{number}", ttl=6) for number in range(50)]
         until = time.monotonic() + 3
         most = 0
         while time.monotonic() < until:

@@ -179,7 +179,7 @@ while before._reading._stream is None:
 for worker in range(4):
     if os.fork() == 0:
         before.close()
-        with client.lock(f"{key}/kept/{worker}", ttl=3) as kept:
+        with client.lock(f"{key}/kept/{worker}", ttl=9) as kept:
             first = kept._keeper.last
             while kept._keeper.last is first:
                 kept.check()
