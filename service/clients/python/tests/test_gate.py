@@ -323,7 +323,7 @@ class Proceed(Scenario):
 
         def beside(_: object) -> None:
             # Another attempt is known to run; then the gate goes away.
-            call = Background(lambda: self.once(wait=1, retry_for=4))
+            call = Background(lambda: self.once(wait=6, retry_for=4))
             eventually(lambda: len(self.gate.requests("/pre")) > before + 1, "it waits, and calls again")
             self.gate.lose("pre", 0)
             self.gate.then_refuse["pre"] = (503, "store-unavailable")
