@@ -364,12 +364,12 @@ impl Pause {
 
     /// How long to wait before the next call: not at all until each node was called.
     pub(crate) fn next(&mut self, failure: &Failure) -> Duration {
-        let (own, asked_for) = self.next_two(failure);
+        let (own, asked_for) = self.own_and_asked_for(failure);
         own.max(asked_for)
     }
 
     /// The client's own pause, and what a node has asked for.
-    fn next_two(&mut self, failure: &Failure) -> (Duration, Duration) {
+    fn own_and_asked_for(&mut self, failure: &Failure) -> (Duration, Duration) {
         self.failures += 1;
         match failure {
             Failure::Later(problem) => {
@@ -405,7 +405,7 @@ impl Pause {
     /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`. An outage may be over in the
     /// last of that time.
     pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
-        let (own, asked_for) = self.next_two(failure);
+        let (own, asked_for) = self.own_and_asked_for(failure);
         let left = until.left().saturating_sub(REQUEST_MIN);
         let pause = own.min(left).max(asked_for);
         if self.failures >= self.nodes && (left.is_zero() || left < pause) {
