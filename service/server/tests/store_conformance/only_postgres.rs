@@ -143,7 +143,12 @@ async fn an_error_of_postgres_leaves_no_doubt_about_a_commit() {
     run(&mut other, "alter table latchgate.away rename to locks").await;
     world.store.probe().await.unwrap();
     assert!(world.commit(&[new(&at("other"), state(1))]).await[0].is_some());
-    assert_eq!(backends(&mut other).await, before, "a connection was replaced");
+    // On a busy machine the store may have opened another one beside it.
+    let after = backends(&mut other).await;
+    assert!(
+        before.iter().all(|pid| after.contains(pid)),
+        "of {before:?}, only {after:?} are left: a connection was closed"
+    );
 }
 
 /// The server's processes for connections to this database.
