@@ -199,7 +199,7 @@ class Errors(Scenario):
 
     def test_an_answer_to_another_call_grants_and_renews_nothing(self) -> None:
         proxy = self.proxy(self.a)
-        granted = {"token": 7, "ttl_ms": 1500, "status": 200, "lease_id": "another"}
+        granted = {"token": 7, "ttl_ms": 9_000, "status": 200, "lease_id": "another"}
         if KIND in ("go", "java"):
             proxy.answers = lambda path, body: (200, {**granted, "key": self.key})
             with self.assertRaises(Unavailable):

@@ -7,14 +7,16 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from latchgate import Error, NotDone, NotRecorded, OperationInProgress, OperationUnknown, Refused, Unavailable
 
-from .world import IS_PYTHON, KIND, PATIENCE, Background, Scenario, eventually, only, problem, request
+from .world import IS_PYTHON, KIND, PATIENCE, Background, Proxy, Scenario, eventually, only, problem, request
 
 # How the detail of an unknown outcome names an error without a class of its own.
 PREFIX = {"go": "*errors.errorString: ", "java": "io.latchgate.Agent$WorkFailed: ", "rust": "", "typescript": "Error: "}.get(KIND, "Exception: ")
@@ -219,6 +221,22 @@ class Proceed(Scenario):
         client = self.client(self.gate, retry_for=options.pop("retry_for", 30))
         return client.once(self.key, options.pop("work", self.work), **{"operation": "charge", "on_outage": "proceed", **options})
 
+    def answering(self, answers: Callable[[str, Any], Any]) -> Proxy:
+        gate = self.proxy(self.a)
+        gate.answers = answers
+        return gate
+
+    def errors(self, gates: Iterable[Proxy]) -> Iterator[Error]:
+        """Of a call through each gate, all at once."""
+        clients = [self.client(gate, retry_for=6) for gate in gates]
+        options = {"operation": "charge", "on_outage": "proceed", "ttl": 2}
+        calls = [Background(partial(client.once, f"{self.key}/{number}", self.work, **options)) for number, client in enumerate(clients)]
+        for number, call in enumerate(calls):
+            with self.subTest(gate=number):
+                with self.assertRaises(Error) as raised:
+                    call.result()
+                yield raised.exception
+
     def away(self, code: str = "store-unavailable", status: int = 503) -> None:
         # A pre need not be repeated: its time is over before.
         self.gate.then_refuse = {"pre": (status, code, 600_000), "enter": (status, code)}
@@ -252,7 +270,14 @@ class Proceed(Scenario):
             return {}
 
     def test_40_one_request_that_hangs_is_no_outage(self) -> None:
-        self.gate.late = 1
+        over = threading.Event()
+        self.addCleanup(over.set)
+
+        def hang_once(path: str, body: Any) -> None:
+            if len(self.gate.seen) == 1:
+                over.wait()
+
+        self.gate.answers = hang_once
         self.assertEqual(self.once(retry_for=9).result, "receipt 7")
         self.assertEqual(self.runs, [True])
 
@@ -323,32 +348,32 @@ class Proceed(Scenario):
 
         def beside(_: object) -> None:
             # Another attempt is known to run; then the gate goes away.
-            call = Background(lambda: self.once(wait=6, retry_for=4))
-            eventually(lambda: len(self.gate.requests("/pre")) > before + 1, "it waits, and calls again")
-            self.gate.lose("pre", 0)
+            self.gate.ends_waits = True
+            call = Background(lambda: self.once(wait=6, retry_for=2))
+            eventually(lambda: len(self.gate.requests("/pre")) > before + 1, "it is refused, and calls again")
             self.gate.then_refuse["pre"] = (503, "store-unavailable")
+            refused = len(self.gate.requests("/pre"))
             with self.assertRaises((Unavailable, OperationInProgress)):
                 call.result()
+            self.assertGreater(len(self.gate.requests("/pre")), refused + 1)
 
         before = len(self.gate.requests("/pre"))
         self.client(self.b).once(self.key, beside, operation="charge")
         self.assertEqual(self.runs, [])
 
     def test_50_only_a_gateway_that_reaches_no_node_is_an_outage(self) -> None:
-        answered: list[tuple[int, dict[str, Any] | str]] = []
-        self.gate.answers = lambda path, body: answered[0] if path.endswith("/pre") else None
+        def always(status: int, answer: dict[str, Any] | str) -> Any:
+            return lambda path, body: (status, answer) if path.endswith("/pre") else None
+
         # A wrong route, a login page, a limit of the gateway; and what no gate says to a pre, which has no stamp.
-        for status in (200, 302, 401, 403, 404, 409, 413, 423, 429, 500):
-            answered[:] = [(status, {"ttl_ms": 60_000, "code": "FORBIDDEN"})]
-            with self.subTest(status=status), self.assertRaises(Error):
-                self.once(retry_for=1, ttl=2)
+        statuses = (200, 302, 401, 403, 404, 409, 413, 423, 429, 500)
+        gates = [self.answering(always(status, {"ttl_ms": 60_000, "code": "FORBIDDEN"})) for status in statuses]
         # A body that is too long is not read to its end.
-        answered[:] = [(502, " " * ((65 if KIND == "rust" else 5) << 20))]
-        with self.assertRaises(Error):
-            self.once(retry_for=6, ttl=2)
+        gates.append(self.answering(always(502, " " * ((65 if KIND == "rust" else 5) << 20))))
+        self.assertEqual(len(list(self.errors(gates))), 11)
         self.assertEqual(self.runs, [])
-        for answer in ((502, {"code": "BAD_GATEWAY"}), (503, "busy"), (504, "<html>"), (200, "<html>")):
-            answered[:] = [answer]
+        for status, answer in ((502, {"code": "BAD_GATEWAY"}), (503, "busy"), (504, "<html>"), (200, "<html>")):
+            self.gate.answers = always(status, answer)
             self.key += "/next"
             with self.subTest(answer=answer):
                 self.assertEqual(self.once(retry_for=0.5).result, "receipt 7")
@@ -356,20 +381,22 @@ class Proceed(Scenario):
 
     def test_50_an_answer_whose_body_cannot_be_read_is_no_outage(self) -> None:
         refusals = {"operation-duplicate": 409, "unauthorized": 401, "moved": 302, "internal-error": 500, "outcome-unknown": 503}
-        for breaks, then in (("cut", "the same"), ("hangs", "the same"), ("cut", "silence")):
-            for code, status in refusals.items():
-                self.key += "/next"
-                gate = self.gate = self.proxy(self.a)
-                gate.breaks = breaks
-                if then == "silence":
-                    gate.hangs = self.key
-                gate.answers = lambda path, body: (status, problem(code)) if then == "the same" or len(gate.requests("/pre")) == 1 else None
-                with self.subTest(breaks=breaks, code=code, then=then):
-                    with self.assertRaises(Unavailable) as raised:
-                        self.once(retry_for=2, ttl=1)
-                    if KIND != "rust":
-                        self.assertEqual(raised.exception.code, "foreign-answer")
-                    self.assertGreater(len(gate.requests("/pre")), 1)
+
+        def refusing(code: str, breaks: str, then: str) -> Proxy:
+            gate = self.proxy(self.a)
+            gate.breaks = breaks
+            if then == "silence":
+                gate.hangs = self.key
+            gate.answers = lambda path, body: (refusals[code], problem(code)) if then == "the same" or len(gate.requests("/pre")) == 1 else None
+            return gate
+
+        ways = (("cut", "the same"), ("hangs", "the same"), ("cut", "silence"))
+        gates = [refusing(code, *way) for way in ways for code in refusals]
+        for gate, error in zip(gates, self.errors(gates), strict=True):
+            self.assertIsInstance(error, Unavailable)
+            if KIND != "rust":
+                self.assertEqual(error.code, "foreign-answer")
+            self.assertGreater(len(gate.requests("/pre")), 1)
         self.assertEqual(self.runs, [])
         # As good as no answer: only a claim that can be read is one.
         gate = self.gate = self.proxy(self.a)
@@ -382,13 +409,11 @@ class Proceed(Scenario):
         claim = {"id": "a" * 32, "stamp": "s", "ttl_ms": 60_000}
         others: list[dict[str, Any] | str] = ["[]", '"ok"', "null", {}, {**claim, "ttl_ms": 0}, {**claim, "id": 7}, {**claim, "stamp": None}]
         others += [{other: claim[other] for other in claim if other != name} for name in claim]
-        for other in others:
-            self.gate.answers = lambda path, body: (200, other) if path.endswith("/pre") else None
-            with self.subTest(other=other):
-                with self.assertRaises(Unavailable) as raised:
-                    self.once(retry_for=2, ttl=1)
-                if KIND != "rust":
-                    self.assertEqual(raised.exception.code, "foreign-answer")
+        gates = [self.answering(lambda path, body, other=other: (200, other) if path.endswith("/pre") else None) for other in others]
+        for error in self.errors(gates):
+            self.assertIsInstance(error, Unavailable)
+            if KIND != "rust":
+                self.assertEqual(error.code, "foreign-answer")
         self.assertEqual(self.runs, [])
 
     def test_49_what_a_node_has_answered_counts_although_silence_follows(self) -> None:

@@ -196,7 +196,7 @@ class Locks(Scenario):
         client = self.client()
         for take in (lambda: client.lock(self.key, ttl=9), lambda: client.multilock([self.key, self.key + "/2"], ttl=9)):
             lease = take()
-            self.b.revoke(self.key, reason="hotfix", by="ann", grace_ms=2_000)
+            self.b.revoke(self.key, reason="hotfix", by="ann", grace_ms=6_000)  # after the first renewal
             self.assertTrue(lease.lost.wait(60))
             with self.assertRaises(LeaseLost) as raised:
                 lease.release()
