@@ -207,7 +207,7 @@ class Http(Case):
         await until("the end of a session releases", lambda: not self.held("path/shop:src"))
 
     async def test_a_session_over_http_that_is_silent_ends(self) -> None:
-        url = self.serve("--http", "127.0.0.1:0", "--repository", "shop", "--idle-max", "1s")
+        url = self.serve("--http", "127.0.0.1:0", "--repository", "shop", "--idle-max", "4s")
         async with Client(url) as client:
             await Session(client, Path()).ok("acquire", keys=["idle"])
             await until("the lease ends", lambda: not self.held("idle"))
