@@ -5,6 +5,7 @@
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
+#   --tools         installs what is needed, and ends
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages node openssl pgbouncer postgres python3
@@ -12,7 +13,7 @@ missing=()
 (ensure_packages go) || missing+=("the client for Go")
 (ensure_packages java javac) || missing+=("the client for Java")
 binary=${CLIENT_BINARY-}
-if [[ -z $binary ]]; then
+if [[ -z $binary && ${1-} != --tools ]]; then
     cargo build --locked -p latchgate -p latchgate-testkit -p latchgate-client --bin latchgate --example guarded --example agent
     binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
 fi
@@ -53,6 +54,7 @@ node_tools mcp-node @modelcontextprotocol/sdk@1.32.2 zod@4.6.7
 export MCP_NODE_MODULES=$NODE_MODULES
 (ensure_packages java jdbc) || true
 PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
+[[ ${1-} != --tools ]] || exit 0
 PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
 export PROGRAM_NODE_MODULES PROGRAM_JDBC PROGRAM_RUST
 start_postgres
