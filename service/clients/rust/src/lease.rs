@@ -173,7 +173,9 @@ async fn release(client: Client, grant: Grant, ends: Moment) -> Result<(), Error
     let released = tokio::select! {
         released = client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until) => released,
         // The last request says which node has not answered, and ends by then.
-        () = sleep_until(until.plus(ANSWER_MIN * 5)) => Err(Error::Unreachable("no node has answered the release".to_owned())),
+        () = sleep_until(until.plus(ANSWER_MIN * 5)) => {
+            Err(Error::Unreachable(client.transport.says(client.transport.preferred(), "no answer to the release")))
+        }
     };
     match released {
         Ok(_) => Ok(()),

@@ -265,7 +265,7 @@ impl Transport {
     }
 
     /// A reason with the base URL of the node, and with the HTTP proxy in between.
-    fn says(&self, index: usize, reason: &str) -> String {
+    pub(crate) fn says(&self, index: usize, reason: &str) -> String {
         let Node { url, proxy, .. } = &self.nodes[index];
         let proxy = proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
         format!("{}{}: {reason}", url.as_str().trim_end_matches('/'), proxy.unwrap_or_default())
