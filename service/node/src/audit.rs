@@ -104,10 +104,13 @@ impl Failures {
     pub fn log(&self, actor: Actor, outcome: &'static str) {
         let mut counted = self.0.0.lock();
         if counted.is_empty() {
-            let counted = Arc::clone(&self.0);
+            // Not kept by the task: nobody waits for that while a node ends, and the last ones are to be logged.
+            let counted = Arc::downgrade(&self.0);
             tokio::spawn(async move {
                 tokio::time::sleep(FAILURES_EVERY).await;
-                counted.log();
+                if let Some(counted) = counted.upgrade() {
+                    counted.log();
+                }
             });
         }
         let failure = (actor, outcome);
