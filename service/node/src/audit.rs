@@ -92,25 +92,19 @@ impl Drop for Open {
 
 /// Failed authentications. Clones share it.
 #[derive(Clone, Default)]
-pub struct Failures(Arc<Counted>);
-
-#[derive(Default)]
-struct Counted(Mutex<HashMap<Option<Failure>, u64>>);
+pub struct Failures(Arc<Mutex<HashMap<Option<Failure>, u64>>>);
 
 type Failure = (Actor, &'static str);
 
 impl Failures {
     /// A request had no valid API key, for the reason `outcome`. Called in a runtime.
     pub fn log(&self, actor: Actor, outcome: &'static str) {
-        let mut counted = self.0.0.lock();
+        let mut counted = self.0.lock();
         if counted.is_empty() {
-            // Not kept by the task: nobody waits for that while a node ends, and the last ones are to be logged.
-            let counted = Arc::downgrade(&self.0);
+            let failures = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(FAILURES_EVERY).await;
-                if let Some(counted) = counted.upgrade() {
-                    counted.log();
-                }
+                failures.log_counted();
             });
         }
         let failure = (actor, outcome);
@@ -122,21 +116,13 @@ impl Failures {
             *counted.entry(Some(failure).filter(|_| !is_new)).or_default() += 1;
         }
     }
-}
 
-impl Counted {
-    /// Logs what was counted, and begins anew.
-    fn log(&self) {
+    /// Logs what was counted, and begins anew. A node that ends calls it after its last request.
+    pub fn log_counted(&self) {
         for (failure, attempts) in std::mem::take(&mut *self.0.lock()).into_iter().filter(|(_, attempts)| *attempts > 0)
         {
             log_failure(failure.as_ref(), attempts);
         }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.log();
     }
 }
 

@@ -81,6 +81,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         ended = &mut serving => return ended.context("the HTTP server has ended unexpectedly"),
     }
     let served = serving.await.context("the HTTP server has panicked");
+    context.failures.log_counted();
     tokio::join!(context.locks.flush_events(FLUSH_MAX), context.operations.flush(FLUSH_MAX));
     // Only now: connections to stores may belong to any of their runtimes.
     drop(threads);
